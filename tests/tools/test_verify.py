@@ -417,7 +417,10 @@ def test_verify_does_not_report_writer_lock_as_leftover() -> None:
     fsspec.filesystem("memory").pipe_file("/locked/.nczarr-writer.lock", b"another")
     report = xr_nczarr.verify("memory://locked")
     (lock,) = (item for item in report.findings if item.place == ".nczarr-writer.lock")
-    assert (lock.severity, lock.remedy) == ("warning", "Wait for that write, or run it again")
+    assert (lock.severity, lock.remedy) == (
+        "warning",
+        "Wait for that write to finish, or run it again",
+    )
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

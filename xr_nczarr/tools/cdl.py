@@ -312,8 +312,8 @@ class Cdl:
 
         - the values, formatted as CDL; for characters, this is a single quoted string,
         - the number of braces to open before the part,
-        - None, except for the last part of a row: then a tuple with the number of braces to close
-          after the row, and whether it is the last row of the variable.
+        - for the last part of a row, a tuple with the number of braces to close after the row, and
+          whether it is the last row of the variable; for any other part, None.
 
         Braces enclose the elements along each unlimited dimension, except the first dimension.
         """

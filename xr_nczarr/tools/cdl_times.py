@@ -25,8 +25,8 @@ class TimeUnits:
     def texts(self, values: npt.NDArray[Any], numbers: Sequence[str]) -> list[str]:
         """Format times as dates in quotation marks.
 
-        `numbers` contains the same values formatted as numbers. A value that is missing or not
-        finite stays a number. If xarray cannot decode the values, they all stay numbers.
+        `numbers` contains the same values formatted as numbers. Missing and non-finite values stay
+        numbers, and so do all values if xarray cannot decode them.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime
@@ -53,8 +53,8 @@ class TimeUnits:
 def time_units(group: Group) -> dict[str, TimeUnits]:
     """Return the units of all time variables in a group, keyed by name.
 
-    The bounds of a time variable are included. If they have no units of their own, they get those
-    of the time variable.
+    The bounds of a time variable are included. Bounds without units of their own get the units of
+    the time variable.
     """
     times = {}
     for variable in group.variables.values():

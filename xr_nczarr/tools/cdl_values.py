@@ -33,7 +33,7 @@ _STAND_INS = {"?": "uint8", "e": "float32", "m": "int64", "M": "int64"}
 Digits = Mapping[str, tuple[int, ...]]
 """Mapping from each floating-point type to the numbers of significant digits to try.
 
-The first of these that reproduces a value is used. If none of them does, the last one is used.
+The first number that is enough to reproduce a value is used, or the last one if none is enough.
 """
 EXACT: Digits = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
 """First the number of digits that ncdump shows, then more, in case a value does not round-trip."""
@@ -75,8 +75,8 @@ def name_text(name: str) -> str:
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
     """Return the name of the CDL type for values of a dtype and kind.
 
-    If netCDF has no such type, return the name of another type that represents the values exactly,
-    or None if there is none.
+    If netCDF has no such type, the name of a type that represents the values exactly is returned,
+    or None if there is no such type either.
     """
     if kind in ("char", "string"):
         return kind
@@ -124,8 +124,8 @@ def row_text(row: Array, fill_value: Any) -> str:
 def value_texts(values: Array, kind: Kind, fill_value: Any, digits: Digits = EXACT) -> list[str]:
     """Format each value of a one-dimensional array as CDL. Fill values become ``_``.
 
-    If `fill_value` is None, netCDF's default fill value is used for strings and for numbers of more
-    than one byte. All other types then have no fill value.
+    If `fill_value` is None, netCDF's default fill value is used for strings and for numbers larger
+    than one byte, and values of all other types are never treated as fill values.
     """
     if kind == "string":
         return _string_texts(values, fill_value)

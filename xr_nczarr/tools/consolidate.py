@@ -78,7 +78,7 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """A dict that advances a progress bar when a document is added. It maps keys to documents.
+    """A dict mapping keys to documents that advances a progress bar when a document is added.
 
     None, which stands for a missing document, does not advance the bar.
     """

@@ -47,7 +47,7 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        The variables whose cost is unknown. Maps the path of each one to the reason.
+        The reasons why the cost of some variables is unknown, keyed by the path of the variable.
     """
 
     readings: tuple[VariableReading, ...]
@@ -128,7 +128,7 @@ def explain(
     NotFoundError
         If a dimension, variable or label is unknown.
     ConflictError
-        If a position is outside its dimension.
+        If a position is out of bounds.
 
     Examples
     --------
@@ -203,7 +203,7 @@ def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
     Raises
     ------
     ConflictError
-        If a position is outside its dimension.
+        If a position is out of bounds.
     """
     try:
         yield

@@ -30,7 +30,7 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
         level, shuffle, compressor = settings[4:]
         configuration = {"cname": _COMPRESSORS[compressor], "clevel": level, "shuffle": shuffle}
         return CodecSpec("blosc", {**configuration, "blocksize": 0})
-    return CodecSpec(_NAMES.get(number, f"filter {number} of HDF5"))
+    return CodecSpec(_NAMES.get(number, f"HDF5 filter {number}"))
 
 
 def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:

@@ -71,8 +71,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
     """Return an HTML element that users can expand to show `content` below `summary`.
 
-    Both must already be HTML. `kind` is the CSS class of the element, and `opened` states whether
-    the element is initially expanded.
+    Both of these must already be HTML. `kind` is the CSS class of the element, and `opened` states
+    whether the element is initially expanded.
     """
     state = " open" if opened else ""
     return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'

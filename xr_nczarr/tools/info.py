@@ -43,7 +43,7 @@ class StoreInfo(Result):
     root
         The group that was requested, or the root group.
     layout
-        The releases of netCDF-C that write NCZarr metadata in this store's layout. Empty for plain
+        The netCDF-C releases that write NCZarr metadata in this store's layout. Empty for plain
         Zarr.
     stored_chunks
         Mapping from the path of each variable to its stored chunks. None if counting was not

@@ -1,4 +1,4 @@
-"""Predict the requests of a read by running it on a store that only records the requests."""
+"""Predict the requests of a read by running the read on a store that only records requests."""
 
 from __future__ import annotations
 
@@ -47,10 +47,9 @@ class VariableReading:
     fetched_bytes
         Number of stored bytes to fetch, or None if the store does not report sizes.
     absent
-        Number of chunks that the selection needs, but that are missing from the store. None if
-        unknown.
+        Number of chunks to read that are missing from the store, or None if unknown.
     decoded_bytes
-        Total decoded size of the chunks to read, without the chunks that are known to be missing.
+        Total decoded size of the chunks to read, excluding chunks that are known to be missing.
     result_bytes
         Total decoded size of the selected values.
     """
@@ -75,7 +74,7 @@ class VariableReading:
 class ObjectSizes:
     """The sizes of the objects in a store, determined without reading the objects.
 
-    If looking up a size would take a request, the objects below `folder` are listed once instead.
+    If looking up a size would take a request, the objects in `folder` are listed once instead.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -96,10 +95,9 @@ class ObjectSizes:
         Parameters
         ----------
         one_by_one
-            Whether objects may be looked up one by one. If True, local stores, and remote stores
-            that cannot be listed, are queried with one request per object, and other stores are
-            listed. If False, all stores are listed, and the sizes in a remote store that cannot be
-            listed are unknown.
+            Whether objects may be looked up one by one. If True, local stores and unlistable remote
+            stores are queried once per object, and other stores are listed. If False, all stores
+            are listed, and sizes in an unlistable remote store are unknown.
         """
         if one_by_one or self._listed is None:
             sizes = self.store.known_sizes(keys)
@@ -194,31 +192,31 @@ def record_read(
 
 
 class _RecordingStore(Store):
-    """A store that stands in for another one, and records requests instead of making them.
+    """A stand-in for a store, which records requests instead of making them.
 
     Parameters
     ----------
     other
-        The other store.
+        The store that this store stands in for.
     sizes_of
-        Function that returns the sizes of objects in the other store; see `ObjectSizes.of`.
+        Function that returns the sizes of objects in `other`; see `ObjectSizes.of`.
     holds_objects
         Whether to simulate the objects. If False, every object appears to be missing.
 
     Attributes
     ----------
     requests
-        Number of requests that reading from the other store would take.
+        Number of requests that the same reads from `other` would take.
     fetched_bytes
         Total number of bytes requested, or None if a size is unknown.
     present
-        Number of requested objects that exist in the other store.
+        Number of requested objects that exist in `other`.
     shard_keys
         Keys of the shards from which byte ranges were requested.
     """
 
     def __init__(self, other: Store, sizes_of: SizesOf, *, holds_objects: bool) -> None:
-        # The name differs, so that no shard index of the other store is found in the cache.
+        # The name differs, so that shard indexes of `other` in the cache are not used.
         self.name, self.remote = f"{other.name} (recorded)", other.remote
         self.requests = self.present = 0
         self.fetched_bytes: int | None = 0

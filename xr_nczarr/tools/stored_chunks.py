@@ -20,12 +20,12 @@ from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
 
 MAX_REQUESTS = 10_000
-"""Maximum number of chunks to look up, which takes seconds, if a store cannot be listed."""
+"""Maximum number of chunks to look up if a store cannot be listed. This takes a few seconds."""
 
 
 @dataclass(slots=True)
 class StoredChunks:
-    """The stored objects of one variable. Each object is a chunk or a shard.
+    """The stored objects (chunks or shards) of one variable.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class StoredChunks:
     stored_bytes
         Total size of the existing objects, or None if the store does not report sizes.
     numbers
-        Sorted positions of the existing objects: their indices in the flattened grid (C order).
+        Sorted indices of the existing objects in the flattened grid (C order).
     """
 
     node: ArrayNode
@@ -76,7 +76,8 @@ class StoreContents(NamedTuple):
     others
         The keys of all objects that are not chunks or shards. Empty if the store cannot be listed.
     reason
-        Why the stored objects cannot be counted, so that `chunks` is empty. Empty if they were.
+        Why the stored objects could not be counted, in which case `chunks` is empty. An empty
+        string if they were counted.
     """
 
     chunks: dict[str, StoredChunks]

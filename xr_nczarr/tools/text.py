@@ -26,7 +26,7 @@ def columns(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator
     """Yield the lines of a table with aligned columns. Empty columns are left out.
 
     A row with a single cell is not aligned. If the table is wider than `width`, the first column is
-    narrowed. A first cell that is then too long gets its own line, above the rest of its row.
+    narrowed. A first cell that no longer fits gets its own line, above the rest of its row.
     """
     whole = [row for row in rows if len(row) > 1]
     widths = [max(map(len, column)) for column in zip(*whole, strict=True)]

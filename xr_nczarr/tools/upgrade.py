@@ -1,4 +1,4 @@
-"""Rewrite the NCZarr metadata of a store in another layout."""
+"""Convert the NCZarr metadata of a store to another layout."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def upgrade(
     dry_run: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> UpgradeResult:
-    """Rewrite the NCZarr metadata of a store in another layout, in place. Chunks do not change.
+    """Convert a store's NCZarr metadata to another layout in place, without touching the chunks.
 
     If the upgrade is interrupted, readers see the store in its old or new layout. To complete an
     interrupted upgrade, run it again.
@@ -216,10 +216,10 @@ def _attributes(decoded: Mapping[str, Any], node: Node, layout: Layout) -> dict[
 
 
 def _normalized_codec(spec: CodecSpec) -> CodecSpec:
-    """Return a codec of numcodecs with parameters that all readers understand.
+    """Return a numcodecs codec with parameters that all readers understand.
 
-    Some releases of netCDF-C wrote numbers as strings, or a shuffle codec with an element size of
-    0. All other codecs are returned unchanged.
+    Some netCDF-C releases wrote numbers as strings, or a shuffle codec with an element size of 0.
+    All other codecs are returned unchanged.
     """
     if not spec.is_buffer_filter:
         return spec
@@ -228,10 +228,10 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 
 
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return the nodes of `hierarchy`, with the metadata of `source` that an upgrade must keep.
+    """Return the nodes of `hierarchy`, with the metadata of `source` that an upgrade must preserve.
 
-    This metadata consists of the reserved attributes that are not rewritten for the new layout. In
-    addition, an array without a fill value stays without one.
+    Reserved attributes are kept unless they are rewritten for the new layout, and an array without
+    a fill value stays without one.
     """
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():

@@ -59,8 +59,8 @@ def verify(
     chunk is an error in a coordinate variable, and a warning in any other variable. However, if the
     missing chunks of a coordinate cover exactly one value, this is only a warning, because writers
     omit chunks that contain only the fill value. Coordinate values are usually unique, so at most
-    one of them equals the fill value. If the fill value marks missing values, even one value that
-    is not stored is an error, because a coordinate cannot have missing values.
+    one of them equals the fill value. If the fill value marks missing data, even a single unstored
+    value is an error, because coordinates must not have missing data.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
     keys = ", ".join(quote(stored.key(number)) for number in first)
     detail = f"{count:,} of {stored.total:,}: {keys}{', …' if count > len(first) else ''}"
     if _is_incomplete(variable, stored, first):
-        problem, remedy = "chunks of a coordinate are missing", "Write the coordinate again"
+        problem, remedy = "chunks of a coordinate are missing", "Rewrite the coordinate"
         yield Finding("error", variable.path, problem, remedy, detail=detail)
     else:
         problem = "chunks are missing and are read as the fill value"
@@ -222,9 +222,10 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
     """Return whether a variable is a coordinate that lacks values because of `absent` chunks.
 
-    Coordinate values are usually unique, so at most one of them equals the fill value. Writers omit
-    a chunk that contains only the fill value. A single value that is not stored is therefore
-    normal, unless the fill value marks missing values, which a coordinate cannot have.
+    Coordinate values are usually unique, so at most one of them equals the fill value, and writers
+    omit chunks that contain only the fill value. A single unstored value is therefore expected. The
+    exception is a fill value that marks missing data, because coordinates must not have missing
+    data.
     """
     if not variable.is_coordinate:
         return False
@@ -338,7 +339,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
     """Yield a finding for each object that should not be in the store, such as a leftover lock.
 
     `keys` contains the keys of all objects that are not chunks. Documents are skipped, and so are
-    objects below a group or array that cannot be read.
+    objects in a group or array that cannot be read.
     """
     zarr, nodes = opened.hierarchy.zarr, opened.hierarchy.nodes
     documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
@@ -354,7 +355,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
             yield Finding("error", key, "a write was interrupted", "Run the write again")
         elif key == WRITER_LOCK:
             problem = "a write is in progress, or was killed"
-            yield Finding("warning", key, problem, "Wait for that write, or run it again")
+            yield Finding("warning", key, problem, "Wait for that write to finish, or run it again")
         elif document or not above or not broken.isdisjoint(above):
             continue
         elif isinstance(nodes[holder], ArrayNode) or holder == above[0]:
