@@ -134,8 +134,8 @@ class NczarrAccessor:
         Raises
         ------
         NotFoundError
-            If the object was not opened with this engine, has lost its encoding since, or was
-            opened in another process from a target other than a path or URL.
+            If the object was not opened with this engine, has since lost its encoding, or was
+            opened in a different process and its target was not a path or URL.
         """
         opening = self._opening()
         if opening is None:

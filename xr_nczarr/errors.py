@@ -1,8 +1,8 @@
 """Define the exceptions of this package, all of which derive from `NczarrError`.
 
 Each of them also derives from a built-in exception. An error is raised where it is detected, and
-gains context as it propagates. For example, the codec pipeline adds the place of the codec in the
-metadata, the package `chunks` adds the key and the chunk index, and the store adds its name. The
+gains context as it propagates. For example, the codec pipeline adds the codec's location in the
+metadata, the `chunks` package adds the key and the chunk index, and the store adds its name. The
 message is formatted only when the error is printed.
 """
 
@@ -77,7 +77,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def located(self, **fields: Any) -> Self:
-        """Set each given field, such as `key`, if it is not set yet. Return this error."""
+        """Fill in the given fields (such as `key`) that are not already set, and return self."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)

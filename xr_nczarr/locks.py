@@ -1,7 +1,7 @@
 """Define thread locks and thread limits that are safe to use after a fork.
 
-In a forked child, all locks are free and no limit is in use, because the threads that held them
-exist only in the parent.
+After a fork, all locks in the child are released and all limits are reset, because the threads that
+held them exist only in the parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_WAIT_SECONDS = 1.0
 
 
 class ProcessLock:
-    """A reentrant lock for the threads of one process. After a fork, it is free in the child."""
+    """A reentrant lock for the threads of one process, which is released in forked children."""
 
     _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
 
@@ -35,7 +35,7 @@ class ProcessLock:
 
 
 class InFlight:
-    """A counter of the tasks in progress in this process. `end` waits for these tasks.
+    """A counter of the tasks in progress in this process. `end` waits for these tasks to finish.
 
     Use the counter as a context manager around each task. The count is not pickled: an unpickled
     copy starts at zero.
@@ -72,7 +72,7 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
 
     Before Python 3.12, `functools.cached_property` holds a lock while the value is computed. If the
     process is forked at that moment, the child inherits a lock that is never released. This class
-    therefore uses a `ProcessLock`, which is free in the child.
+    therefore uses a `ProcessLock`, which is released in the child.
     """
 
     def __init__(self, func: Callable[[Any], _T]) -> None:

@@ -31,7 +31,7 @@ class _Default(int):
 class Limits:
     """Limits on the memory that reading a store can allocate.
 
-    Each limit is a maximum. With ``trust="none"``, the defaults of all limits are much smaller.
+    Each limit is a maximum. With ``trust="none"``, all defaults are much smaller.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Limits:
     def of(cls, limits: Limits | Mapping[str, int] | None) -> Limits:
         """Convert the value of the `limits` option to a `Limits` object.
 
-        A mapping overrides some of the defaults. None means the defaults.
+        A mapping overrides individual defaults, and None uses all defaults.
 
         Raises
         ------
@@ -131,9 +131,9 @@ def check_chunk_size(shape: tuple[int, ...], dtype: np.dtype[Any], limits: Limit
     """Raise LimitError if a chunk of this shape and dtype is larger than `max_chunk_bytes`."""
     size, max_bytes = math.prod(shape) * dtype.itemsize, limits.max_chunk_bytes
     if size > max_bytes:
-        problem = f"a chunk of shape {shape} and dtype {quote(dtype)} has {size:,} bytes"
         raise LimitError(
-            f"{problem}; expected at most {max_bytes:,}",
+            f"a chunk of shape {shape} and dtype {quote(dtype)} takes up {size:,} bytes, which "
+            f"exceeds the limit of {max_bytes:,} bytes",
             remedy="If you trust the store, pass limits=Limits(max_chunk_bytes=…)",
         )
 
@@ -162,7 +162,7 @@ class Attributes(dict[str, Json]):
 
 @dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """A codec of an array, with its name and configuration.
+    """A codec applied to an array, with its name and configuration.
 
     Attributes
     ----------
@@ -175,8 +175,8 @@ class CodecSpec:
         ``"compressor"`` or ``"codecs"``. Messages mention this member, and rendering writes the
         codec to it.
     document
-        The JSON of the codec exactly as it was stored. Rendering reproduces this JSON. None for a
-        codec that this package created.
+        The JSON of the codec exactly as stored, which rendering reproduces. None for a codec that
+        this package created.
     """
 
     name: str
@@ -198,9 +198,9 @@ class ChunkKeys:
     """The mapping from chunk indices to keys.
 
     The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions.
-    `alternative` is another separator, to try if no chunk is found with `separator`. It is empty if
-    the metadata declares the separator. It is needed because zarr-python before 2.8 did not record
-    the separator of nested chunks.
+    `alternative` is a second separator to try if no chunk is found with `separator`, because
+    zarr-python before 2.8 did not record the separator of nested chunks. It is empty if the
+    metadata declares the separator.
     """
 
     prefix: str
@@ -215,7 +215,7 @@ class ChunkKeys:
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """The layout of shards at one level of nesting, as the sharding codec declares it.
+    """The layout of shards at one level of nesting, as declared by the sharding codec.
 
     Attributes
     ----------
@@ -227,7 +227,7 @@ class ShardSpec:
         Whether the index is at the start of the shard instead of its end.
     codecs
         Codecs applied to the whole shard, in encoding order. The metadata lists them after the
-        sharding codec. If there are any, each read has to decode the whole shard.
+        sharding codec. If this tuple is not empty, each read has to decode the whole shard.
     leading
         Number of codecs that the metadata lists before the sharding codec of this level, not
         counting those of outer levels. The `codecs` of the array include these codecs, because this
@@ -253,7 +253,7 @@ class ArrayNode:
     Attributes
     ----------
     path
-        Absolute path: ``"/"`` for an array that is the whole store, else ``"/group/name"``.
+        Absolute path: ``"/"`` if the array is the whole store, otherwise ``"/group/name"``.
     shape, chunk_shape
         Shapes in elements. A chunk is the unit of decoding: in a sharded array, `chunk_shape` is
         the shape of the innermost chunks.
@@ -273,13 +273,13 @@ class ArrayNode:
     shards
         The levels of sharding, outermost first; an empty tuple without sharding.
     chunk_runs
-        For a rectilinear grid, one tuple per dimension. It contains a (length, count) pair for each
-        run of consecutive stored objects of equal length. `object_shape` is then the shape of the
-        largest stored object. Empty for a regular grid.
+        For a rectilinear grid, one tuple per dimension with a (length, count) pair for each run of
+        consecutive stored objects of equal length. `object_shape` is then the shape of the largest
+        stored object. Empty for a regular grid.
     stored_shape
-        The shape in the metadata, if `shape` exceeds it along an unlimited dimension. All elements
-        beyond it are fill values, even if a stored chunk contains other values. Empty if the shape
-        in the metadata is not exceeded.
+        The shape in the metadata if `shape` is larger along an unlimited dimension, otherwise an
+        empty tuple. All elements outside the stored shape are fill values, even if a stored chunk
+        contains other values.
     dimension_names
         The ``dimension_names`` member of v3 metadata, or None for arrays without this member.
     attributes
@@ -287,8 +287,8 @@ class ArrayNode:
     members
         Members of the node's metadata document that Zarr does not define.
     sidecars
-        Other metadata documents that are stored next to the node's document: a mapping from names
-        to JSON values.
+        Other metadata documents stored next to the node's document, as a mapping from names to JSON
+        values.
     """
 
     path: str
@@ -321,7 +321,7 @@ class ArrayNode:
 
     @property
     def key_notations(self) -> list[ChunkKeys]:
-        """The mappings from indices to keys to look up stored objects with, in this order.
+        """The mappings from indices to keys to try, in order, when looking up stored objects.
 
         If the separator of a multi-dimensional array is only implied, the second mapping uses the
         alternative separator.
@@ -340,7 +340,7 @@ class ArrayNode:
         """Return a copy of this array at another path.
 
         The path of this array must be ``"/"``, because `path` is prepended to the chunk keys.
-        `changes` contains new values for other fields of the copy, such as `attributes`.
+        `changes` sets other fields of the copy, such as `attributes`.
         """
         prefix, keys = key_prefix(path), self.chunk_keys
         keys = ChunkKeys(
@@ -351,7 +351,7 @@ class ArrayNode:
     def without_annotations(self) -> ArrayNode:
         """Return a copy without `attributes`, `members` and `sidecars`.
 
-        Reading and writing chunks does not require these fields.
+        These fields are not needed for reading and writing chunks.
         """
         return replace(self, attributes=Attributes(), members={}, sidecars={})
 
@@ -376,8 +376,8 @@ def _array_node(*values: Any) -> ArrayNode:
 class GroupNode:
     """A group in the hierarchy of a store.
 
-    `explicit` is False if the group has no metadata document of its own. Its existence is then
-    only implied, for example by its children.
+    `explicit` is False if the group has no metadata document of its own and its existence is only
+    implied, for example by its children.
     """
 
     path: str
@@ -422,7 +422,7 @@ def parent_path(path: str) -> str:
 
 
 def paths_above(path: str) -> list[str]:
-    """Return a list of a path and the paths of all its ancestors, nearest first."""
+    """Return a path and the paths of all its ancestors, nearest first."""
     paths = [path]
     while paths[-1] != "/":
         paths.append(parent_path(paths[-1]))
@@ -430,7 +430,7 @@ def paths_above(path: str) -> list[str]:
 
 
 def is_within(path: str, group: str) -> bool:
-    """Return whether the node at `path` is the group at the path `group`, or below that group."""
+    """Return whether the node at `path` is the group at `group` or one of its descendants."""
     return f"{path}/".startswith(f"{group.rstrip('/')}/")
 
 
@@ -448,5 +448,5 @@ def group_path(path: str | None) -> str:
 
 
 def child_path(path: str, name: str) -> str:
-    """Return the path of the node called `name` in the group at `path`."""
+    """Return the path of the node `name` in the group at `path`."""
     return f"{path.rstrip('/')}/{name}"

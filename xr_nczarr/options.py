@@ -28,7 +28,7 @@ class OpenOptions:
         Path of the group to open. None opens the root group.
     storage_options
         Options of the fsspec filesystem, and some options of this package. ``retry`` is a `Retry`,
-        or a mapping of some of its fields. ``missing_status`` contains the HTTP statuses that mean
+        or a mapping with any of its fields. ``missing_status`` contains the HTTP statuses that mean
         *not found*. S3, for example, returns 403 for a missing object if the caller is not allowed
         to list the bucket. ``client`` selects the library that makes requests: ``"fsspec"`` or
         ``"obstore"``. ``allow`` lists URL prefixes and absolute paths to which a reference set may
@@ -54,7 +54,7 @@ class OpenOptions:
         missing values. As in xarray's zarr engine, None means False in v3, and True in v1 and v2.
         In v1 and v2, this package makes two exceptions. In reference sets, a fill value of zero
         does not mark missing values, because it may be HDF5's default. A log message names the
-        arrays with such a fill value. In stores that netCDF-C wrote, netCDF's default fill values
+        arrays with such a fill value. In stores written by netCDF-C, netCDF's default fill values
         do not mark missing values either.
     assume_endian
         Byte order of the chunks, which overrides the metadata. None trusts the metadata. This
@@ -66,14 +66,14 @@ class OpenOptions:
         unpickling runs code from the store.
     trust
         Pass ``"none"`` for untrusted stores, for example in a service that opens URLs from its
-        users. Symbolic links in a local directory must then not lead outside the directory, and
-        HTTP redirects must not lead outside the URL. Reference sets must not refer to data outside
-        their own folder and the locations in the storage option ``allow``. Codecs that other
-        packages register with zarr-python are not used, and `limits` have strict defaults. Pass
-        None for trusted stores.
+        users. In this mode, symbolic links in a local directory must not lead outside the
+        directory, and HTTP redirects must not lead outside the URL. Reference sets must not refer
+        to data outside their own folder and the locations in the storage option ``allow``. Codecs
+        that other packages register with zarr-python are not used, and `limits` have strict
+        defaults. Pass None for trusted stores.
     limits
         Limits on the memory that reading can allocate: a `Limits` object, or a mapping that
-        overrides some of the defaults.
+        overrides individual defaults.
     threads
         Number of threads for each read. None uses one thread per processor.
     """
@@ -151,7 +151,7 @@ class OpenOptions:
 
 
 def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    """Raise ValueError if the value of the option called `name` is not one of its choices."""
+    """Raise ValueError if the value of the option `name` is not one of `choices`."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 

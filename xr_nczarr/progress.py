@@ -37,7 +37,7 @@ class Progress:
     shown
         Whether to display the bar. If False, all methods do nothing.
     total
-        The count at which the operation is complete, or None if this is unknown.
+        The count at which the operation is complete, or None if unknown.
     unit
         Unit of the count, such as ``"B"`` for bytes.
     """
