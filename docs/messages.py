@@ -84,7 +84,7 @@ def text_of(node: ast.expr, names: dict[str, str]) -> str:
         if node.func.id == "str":
             return text_of(node.args[0], names)
         if node.func.id == "unknown":
-            return f"no {text_of(node.args[0], names)} named {{{inserted(node.args[1])}}}"
+            return f"unknown {text_of(node.args[0], names)} {{{inserted(node.args[1])}}}"
     return f"{{{inserted(node)}}}"
 
 

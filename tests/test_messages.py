@@ -38,7 +38,7 @@ def test_message_table_uses_named_placeholders(rows):
     assert moved in problems["accessor", "NotFoundError"]
     sizes = "the stored data is {size} bytes long; expected {expected} ({chunk})"
     assert sizes in problems["codecs", "ChunkError"]
-    assert "no option named {name}" in problems["cli", "UsageError"]
+    assert "unknown option {name}" in problems["cli", "UsageError"]
     shapes = "dask block has shape {block.shape}, but its metadata says {shape}"
     assert shapes in problems["writing", "ConflictError"]
 

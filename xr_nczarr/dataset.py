@@ -133,7 +133,7 @@ class OpenedStore:
         for name in filter(None, (path or "").split("/")):
             if name not in group.groups:
                 raise NotFoundError(
-                    f"no group named {quote(path)!r}",
+                    f"unknown group {quote(path)!r}",
                     remedy=self._present_groups(),
                     store=self.store.name,
                 )

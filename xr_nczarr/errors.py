@@ -194,11 +194,11 @@ def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
     Examples
     --------
     >>> print(unknown("dimension", "tme", ["time", "lat"]))
-    no dimension named 'tme'. Did you mean time? The dimensions are lat, time
+    unknown dimension 'tme'. Did you mean time? The dimensions are lat, time
     """
     listed = [*map(quote, sorted(names)[:_MAX_NAMES]), *(["…"] if len(names) > _MAX_NAMES else [])]
     known = f"The {what}s are {', '.join(listed)}" if names else f"There are no {what}s"
-    return NotFoundError(f"no {what} named {quote(name)!r}", remedy=suggestion(name, names) + known)
+    return NotFoundError(f"unknown {what} {quote(name)!r}", remedy=suggestion(name, names) + known)
 
 
 def suggestion(name: str, names: Collection[str]) -> str:

@@ -276,15 +276,15 @@ def test_missing_group_error_lists_existing_groups(groups, tmp_path):
         ("reference://sub", "nosuch", "sub/nosuch"),
         ("reference://", "other/t", "other/t"),
     ):
-        with pytest.raises(NotFoundError, match=f"no group named '{missing}'.*{names}"):
+        with pytest.raises(NotFoundError, match=f"unknown group '{missing}'.*{names}"):
             read(target, group=group, **options)
     for zarr_format in (2, 3):
         tree = xr.DataTree.from_dict({f"/{name}": xr.Dataset() for name in ("a/b", "c")})
         tree.to_zarr(tmp_path / f"{zarr_format}", zarr_format=zarr_format, consolidated=False)
-        with pytest.raises(NotFoundError, match=r"no group named 'd'.*groups are 'a', 'a/b', 'c'"):
+        with pytest.raises(NotFoundError, match=r"unknown group 'd'.*groups are 'a', 'a/b', 'c'"):
             read(tmp_path / f"{zarr_format}", group="d")
     xr.Dataset().to_zarr(tmp_path / "flat", zarr_format=2)
-    with pytest.raises(NotFoundError, match=r"no group named 'd'\. There are no groups"):
+    with pytest.raises(NotFoundError, match=r"unknown group 'd'\. There are no groups"):
         read(tmp_path / "flat", group="d")
 
 

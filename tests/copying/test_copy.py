@@ -72,7 +72,7 @@ def test_netcdf_file_is_copied_with_xarray_engine_if_netcdf4_is_missing(
 
 
 def test_copying_with_unknown_engine_raises_not_found_error(tmp_path: Path) -> None:
-    with pytest.raises(xr_nczarr.NotFoundError, match="no engine named 'nothing'"):
+    with pytest.raises(xr_nczarr.NotFoundError, match="unknown engine 'nothing'"):
         xr_nczarr.copy(tmp_path / "one.nc", tmp_path / "two", engine="nothing")
 
 

@@ -143,10 +143,10 @@ def test_copying_group_with_two_dimensions_of_same_name_is_rejected(tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"group": "h"}, r"no group named '/h'\. The groups are /g, /g/deep"),
-        ({"variables": ["tt"]}, r"no variable named 'tt'\. Did you mean t\?"),
-        ({"select": {"tme": 1}}, r"no dimension named 'tme'\. Did you mean time\?"),
-        ({"select": {"tme": "2026"}}, r"no dimension named 'tme'\. Did you mean time\?"),
+        ({"group": "h"}, r"unknown group '/h'\. The groups are /g, /g/deep"),
+        ({"variables": ["tt"]}, r"unknown variable 'tt'\. Did you mean t\?"),
+        ({"select": {"tme": 1}}, r"unknown dimension 'tme'\. Did you mean time\?"),
+        ({"select": {"tme": "2026"}}, r"unknown dimension 'tme'\. Did you mean time\?"),
         (
             {"select": {"time": 10}},
             r"position 10 is out of bounds for dimension time of length 10\. Pass positions from 0",

@@ -431,7 +431,7 @@ def test_expand_function_accepts_limits_as_object_or_mapping():
     for limits in ({"max_consolidated_bytes": 100}, Limits(max_consolidated_bytes=100)):
         with pytest.raises(LimitError, match=r"pass limits=Limits\(max_consolidated_bytes=…\)"):
             expand(EXAMPLE, limits=limits)
-    with pytest.raises(ValueError, match=r"no limit named 'max_nods'\. Did you mean max_nodes"):
+    with pytest.raises(ValueError, match=r"unknown limit 'max_nods'\. Did you mean max_nodes"):
         expand(EXAMPLE, limits={"max_nods": 1})
 
 

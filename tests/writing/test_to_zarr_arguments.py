@@ -50,7 +50,7 @@ def test_values_cannot_be_written_into_missing_group(options, error):
     store = {}
     dataset = xr.Dataset({"v": ("x", [1.0])})
     to_nczarr(dataset, store, group="g")
-    with pytest.raises(error, match=r"no group named '/h'.*mode='a'"):
+    with pytest.raises(error, match=r"unknown group '/h'.*mode='a'"):
         to_nczarr(dataset, store, group="h", **options)
 
 

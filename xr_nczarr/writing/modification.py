@@ -217,7 +217,7 @@ class _Planner:
             if mode == "r+" or appends or self.options.region is not None:
                 error = NotFoundError if mode == "r+" else ConflictError
                 raise error(
-                    f"no group named {path!r}",
+                    f"unknown group {path!r}",
                     remedy="Add the group first with mode='a'",
                     store=self.opened.store.name,
                 )
