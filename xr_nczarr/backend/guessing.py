@@ -1,6 +1,6 @@
-"""Decide whether a target is meant for this engine, although the caller has not named an engine.
+"""Decide whether a target is meant for this engine if the caller has not named an engine.
 
-xarray asks every engine about every target. Therefore, this module imports only `storage`.
+xarray asks every engine about every target, so this module imports only `storage`.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def copy(
     interrupted copy, run it again. The copy is resumed only if the source is known to be unchanged,
     which can be checked for local files and object stores. Otherwise (plain HTTP, reference sets),
     the copy starts over. It also starts over if the target is a zip file, or if the machine has
-    been rebooted, because chunks that had not reached the disk may be lost in a reboot.
+    been rebooted: a reboot may lose chunks that have not reached the disk.
 
     Parameters
     ----------

@@ -261,11 +261,10 @@ class NetcdfValues(BackendArray):
     def _box(self, starts: list[int], lengths: list[int]) -> Array:
         """Read a box of elements.
 
-        Along an unlimited dimension, a variable can be shorter than the dimension. netCDF-C reads a
-        box that extends beyond the end of the variable correctly only if the length of the box is 1
-        along all unlimited dimensions, or along all dimensions before the last unlimited one.
-        Otherwise, it misplaces values. A box that may extend beyond the end is therefore split into
-        boxes that netCDF-C reads correctly.
+        Along an unlimited dimension, a variable can be shorter than the dimension. netCDF-C then
+        misplaces the values of boxes that extend beyond the end of the variable. Exceptions are
+        boxes of length 1 along all unlimited dimensions, or along all dimensions before the last
+        unlimited one. A box that may extend beyond the end is therefore split into such boxes.
         """
         outer = range(max(self.unlimited, default=0))
         last = [start + length - 1 for start, length in zip(starts, lengths, strict=True)]

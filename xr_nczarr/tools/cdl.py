@@ -312,8 +312,8 @@ class Cdl:
 
         - the values, formatted as CDL; for characters, this is a single quoted string,
         - the number of braces to open before the part,
-        - for the last part of a row, a tuple with the number of braces to close after the row, and
-          whether it is the last row of the variable; for any other part, None.
+        - None, unless this is the last part of a row: then the number of braces to close after the
+          row, and whether it is the last row of the variable.
 
         Braces enclose the elements along each unlimited dimension, except the first dimension.
         """

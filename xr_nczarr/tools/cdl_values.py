@@ -125,7 +125,7 @@ def value_texts(values: Array, kind: Kind, fill_value: Any, digits: Digits = EXA
     """Format each value of a one-dimensional array as CDL. Fill values become ``_``.
 
     If `fill_value` is None, netCDF's default fill value is used for strings and for numbers larger
-    than one byte, and values of all other types are never treated as fill values.
+    than one byte. All other types have no default fill value.
     """
     if kind == "string":
         return _string_texts(values, fill_value)
