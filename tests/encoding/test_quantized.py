@@ -124,8 +124,19 @@ def test_numbers_too_large_for_decimal_places_are_unchanged():
 
 
 @pytest.mark.parametrize(
-    "options", [{"significant_digits": 99}, {"significant_digits": 3, "quantize_mode": "Other"}]
+    ("options", "problem"),
+    [
+        (
+            {"significant_digits": 99},
+            "must be from 1 to 15 for dtype float64 and quantize_mode='BitGroom', not 99",
+        ),
+        (
+            {"significant_digits": 3, "quantize_mode": "Other"},
+            "quantize_mode must be .* not 'Other'",
+        ),
+    ],
+    ids=["digits", "mode"],
 )
-def test_invalid_significant_digits_and_quantize_modes_are_rejected(options):
-    with pytest.raises(ConflictError, match="quantize_mode"):
+def test_invalid_significant_digits_and_quantize_modes_are_rejected(options, problem):
+    with pytest.raises(ConflictError, match=problem):
         to_nczarr(xr.Dataset({"v": ("x", np.ones(3))}), {}, encoding={"v": options})

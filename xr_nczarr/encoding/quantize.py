@@ -27,18 +27,19 @@ _BITS_PER_DIGIT = math.log2(10)
 def quantized(
     data: Any, encoding: Mapping[str, Any], missing: Sequence[Any], name: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Round data as requested by an encoding. Return it with attributes that record the rounding.
+    """Round data as requested by an encoding.
 
-    The encoding contains either ``least_significant_digit`` (a decimal place), or
-    ``significant_digits`` and optionally ``quantize_mode``. The modes are BitGroom (the default),
-    BitRound (which counts bits instead of decimal digits) and GranularBitRound. Data of a dtype
-    other than float32 and float64 is returned unchanged. Values in `missing` are not rounded.
+    Return the rounded data, and the attributes that record the rounding. The encoding contains
+    either ``least_significant_digit`` (a decimal place), or ``significant_digits`` and optionally
+    ``quantize_mode``. The modes are BitGroom (the default), BitRound (which counts bits instead of
+    decimal digits) and GranularBitRound. Data of dtypes other than float32 and float64 is returned
+    unchanged. Values in `missing` are not rounded.
 
     Raises
     ------
     ConflictError
-        If the mode is unknown, if more digits are requested than the dtype has, or if rounding
-        would turn a number into infinity or a missing value.
+        If the mode is unknown, if the number of digits is out of range, or if rounding would
+        turn a number into infinity or a missing value.
     """
     if data.dtype.kind != "f" or data.dtype.itemsize not in (4, 8):
         return data, {}
@@ -53,10 +54,12 @@ def quantized(
     digits = int(encoding["significant_digits"])
     max_digits = {4: 7, 8: 15}[data.dtype.itemsize]
     max_digits = np.finfo(data.dtype).nmant if mode == "BitRound" else max_digits
-    if mode not in _ATTRIBUTES or not 1 <= digits <= max_digits:
+    if mode not in _ATTRIBUTES:
+        raise ConflictError(f"quantize_mode must be one of {', '.join(_ATTRIBUTES)}, not {mode!r}")
+    if not 1 <= digits <= max_digits:
         raise ConflictError(
-            f"quantize_mode is {mode!r} with {digits} digits; expected one of "
-            f"{', '.join(_ATTRIBUTES)} with 1 to {max_digits} digits"
+            f"significant_digits must be from 1 to {max_digits} for dtype {data.dtype} and "
+            f"quantize_mode={mode!r}, not {digits}"
         )
     rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
     rounded = _quantized(data, data.dtype, rounding[mode], digits, missing, name)
@@ -122,7 +125,7 @@ def _bit_rounded(values: Array, keep: int) -> Array:
 def _groomed(values: Array, digits: int) -> Array:
     """Clear or set the bits that are not needed for `digits` significant digits (BitGroom).
 
-    They are cleared in every other value, and set in the remaining values.
+    The bits are cleared in every other value, and set in the remaining values.
     """
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
