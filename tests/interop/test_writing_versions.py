@@ -287,7 +287,7 @@ def test_invalid_shard_shape_is_rejected(path, shards):
 
 def test_invalid_index_location_is_rejected(path):
     encoding = {"i4": {"shards": {"shape": (4, 6), "index_location": 1}, "chunks": CHUNKS}}
-    with pytest.raises(ConflictError, match="index_location is 1; expected 'start' or 'end'"):
+    with pytest.raises(ConflictError, match="index_location must be 'start' or 'end', not 1"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     assert not path.exists()
 

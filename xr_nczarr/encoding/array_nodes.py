@@ -25,7 +25,7 @@ from xr_nczarr.netcdf.types import zero
 
 _TARGET_BYTES = 4 << 20  # per chunk
 # Minimum lengths of one-dimensional chunks. With shorter chunks, a coordinate that grows by one
-# value per append would have one object per value.
+# value per append would be stored as one object per value.
 _MIN_GROWING_BYTES = 4096
 _MIN_GROWING_SIZE = 512
 
@@ -40,8 +40,8 @@ def make_node(
 ) -> tuple[ArrayNode, str, str]:
     """Build the array node in which to store an encoded variable.
 
-    The chunks and codecs can be requested by the caller, or inherited from the store from which the
-    variable was opened.
+    The chunks and codecs are either requested by the caller, or inherited from the store from which
+    the variable was opened.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def make_node(
         chunk = chunk_shape(chunks, shape, dtype, blocks=blocks, lengthened=lengthened)
         if layout.limits_chunks:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
-        # If the Zarr version has no shards, those inherited from the opened store are ignored.
+        # If the Zarr version has no shards, inherited shards are ignored.
         shards = shards if explicit or zarr.has_shards else None
         required = explicit or chunks == chunk
         uncompressed = ArrayNode(
@@ -132,19 +132,18 @@ def requested_shapes(
     """Return the chunk lengths and the shards that an encoding requests.
 
     An integer is expanded to one length per dimension. The chunk lengths are None if neither
-    ``chunks`` nor ``chunksizes`` is set. The shards are None, or have a ``shape`` and the other
-    members of zarr-python's encoding key ``shards``.
+    ``chunks`` nor ``chunksizes`` is set. The shards are None, or a dict with a ``shape`` and the
+    other members of zarr-python's encoding key ``shards``.
 
-    When a variable is opened, ``chunks`` and ``chunksizes`` are set to the same lengths. If they
-    differ because the user has changed one of them, ``chunks`` takes precedence over
-    ``chunksizes``, as in `to_zarr`.
+    When a variable is opened, ``chunks`` and ``chunksizes`` are set to the same lengths. If the
+    user has since changed only ``chunksizes``, it is used. Otherwise, ``chunks`` takes precedence,
+    as in `to_zarr`.
 
     Parameters
     ----------
     characters
-        Whether the array contains the characters of strings, with those of each string along the
-        last dimension. A requested shape that lacks this dimension is extended so that a chunk
-        always contains whole strings.
+        Whether the array stores strings as characters along its last dimension. A requested shape
+        that lacks this dimension is extended so that each chunk contains whole strings.
     """
 
     def lengths(requested: Any) -> Any:
@@ -176,8 +175,8 @@ def _adapted_shapes(
 ) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None, str]:
     """Adapt inherited chunks and shards to an array.
 
-    `encoding` contains them as they were set when the variable was opened. Like `to_zarr`, this
-    function keeps their shapes where possible:
+    `encoding` is the encoding that was set when the variable was opened. As in `to_zarr`, the
+    shapes of chunks and shards are kept where possible:
 
     - If the data was transposed, the lengths are reordered accordingly. The key
       ``preferred_chunks`` contains the dimensions in their original order.
@@ -185,8 +184,8 @@ def _adapted_shapes(
       dimension or still has its original shape.
     - If the rank has changed, or the original order of the axes is unknown, the shapes are dropped.
 
-    Return the adapted chunk lengths and shards, and a sentence that describes the changes. If
-    nothing changed, the sentence is empty.
+    Return the adapted chunk lengths and shards, and a description of the changes, which is empty if
+    nothing changed.
     """
     if chunks is None:
         return None, shards, ""
@@ -214,7 +213,7 @@ def _adapted_shapes(
 
 
 def _is_whole(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> bool:
-    """Return whether an array still has the shape with which the variable was opened."""
+    """Return whether an array still has the shape it had when the variable was opened."""
     return tuple(encoding.get("original_shape") or ()) == shape
 
 
@@ -249,18 +248,19 @@ def chunk_shape(
 
     1. If a shape is `requested`, that shape is used. A length of -1 stands for the length of the
        dimension.
-    2. If `blocks` is given (the chunks of a dask array), the length of a stored chunk along each
-       dimension is that of the longest block.
-    3. Otherwise, the array is halved repeatedly, along its longest dimension, until a chunk has at
+    2. If `blocks` (the chunks of a dask array) is given, stored chunks are as long as the longest
+       block along each dimension.
+    3. Otherwise, the array is halved repeatedly, along its longest dimension, until a chunk is at
        most 4 MiB.
 
-    If `lengthened` is True (only for one-dimensional arrays), a chunk of rule 3 may be longer than
-    the array: it has at least 512 elements and, as in netCDF-C, at least 4 KiB.
+    If `lengthened` is True (only for one-dimensional arrays), a chunk chosen by rule 3 may be
+    longer than the array: it contains at least 512 elements and, as in netCDF-C, is at least 4 KiB.
 
     Raises
     ------
     ConflictError
-        If the requested shape differs in rank from the array, or has a length below -1.
+        If the rank of the requested shape differs from that of the array, or if a length is less
+        than -1.
     TypeError
         If a requested length is not an integer.
     """
@@ -293,15 +293,15 @@ def shard_specs(
     *,
     required: bool,
 ) -> tuple[ShardSpec, ...]:
-    """Return the specifications of the shards that `requested_shapes` returned, if any.
+    """Return the specification of the shards that `requested_shapes` returned, if any.
 
-    As in zarr-python, ``"auto"`` makes shards two chunks long along each dimension that has more
-    than eight chunks.
+    As in zarr-python, ``"auto"`` makes shards two chunks long along each dimension with more than
+    eight chunks.
 
     Raises
     ------
     ConflictError
-        If the shards are `required`, but their shape is not a multiple of the chunk shape, or the
+        If shards are `required`, and their shape is not a multiple of the chunk shape or the
         location of their index is invalid. Unsuitable shards that are not required are ignored.
     """
     if requested is None:
@@ -320,7 +320,7 @@ def shard_specs(
         index_codecs = (CodecSpec("bytes", {"endian": "little"}), CodecSpec("crc32c"))
         return (ShardSpec(tuple(map(int, shape)), index_codecs, location == "start"),)
     if required and is_multiple:
-        raise ConflictError(f"index_location is {location!r}; expected 'start' or 'end'")
+        raise ConflictError(f"index_location must be 'start' or 'end', not {location!r}")
     if required:
         raise ConflictError(
             f"shard shape {shape!r} is not a multiple of chunk shape {chunk}",

@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec
 import numpy as np
 
 OPENED = "nczarr-opened-"
-"""The prefix of the names of dask arrays that read opened variables block by block."""
+"""The name prefix of dask arrays that read opened variables block by block."""
 
 _Options = ParamSpec("_Options")
 

@@ -42,7 +42,7 @@ from xr_nczarr.errors import ConflictError, reason_of
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.fixed_width import measured_width
 
-# The encoding keys that determine the stored values, in contrast to the chunks and codecs.
+# The encoding keys that determine the stored values, as opposed to the chunks and codecs.
 _VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
 _CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
@@ -63,9 +63,9 @@ _COMPATIBLE_KINDS = {
 def with_checked_values(variable: Variable, name: str) -> Variable:
     """Encode the numbers in a variable, or check that the encoding can represent its times.
 
-    The caller passes the result to xarray. xarray encodes everything else: times, text, and numbers
-    that are certain to fit their encoding. NumPy arrays are checked immediately, and dask arrays
-    block by block when they are computed.
+    The caller passes the result to xarray, which encodes everything else: times, strings, and
+    numbers that are certain to fit their encoding. NumPy arrays are checked immediately, and dask
+    arrays block by block when they are computed.
 
     Raises
     ------
@@ -122,15 +122,16 @@ def encode_as_stored(
     target
         The stored variable in the netCDF data model.
     widening
-        Whether text may be longer than the stored width. The returned text then has a larger width
-        if necessary. To find this width, dask arrays of text are computed immediately.
+        Whether strings may be longer than the stored width. If True, the returned array is wider if
+        necessary. To determine its width, dask arrays of strings are computed immediately.
 
     Raises
     ------
     ConflictError
         If decoding would not reproduce the values. Examples are times that are not multiples of the
-        stored units, numbers that are out of range, missing values without a `_FillValue`, and text
-        that is too long. Without packing, numbers must also be representable in the stored dtype.
+        stored units, numbers that are out of range, missing values without a `_FillValue`, and
+        strings that are too long. Without packing, numbers must also be representable in the stored
+        dtype.
     """
     assert target.node is not None
     name = target.name
@@ -154,7 +155,7 @@ def encode_as_stored(
         encoding = with_float_scale(encoding)
         return encode_numbers(new.data, dtype, encoding, rounding, target.path)
     new.attrs, new.encoding = {}, encoding
-    if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects that are not text
+    if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects other than strings
         if not new.isnull().all():
             _check_kind(new, stored, name)
         new = new.copy(data=without_missing(new.data, TEXT))
@@ -183,7 +184,7 @@ def is_decoded_alike(variable: Variable, stored: Variable) -> bool:
 def is_time(variable: Variable) -> bool:
     """Return whether a variable contains NumPy or cftime times.
 
-    An empty array of objects does not count as times.
+    An empty object array does not count as times.
     """
     if variable.dtype != object or not variable.size:
         return variable.dtype.kind in "mM"
@@ -193,8 +194,8 @@ def is_time(variable: Variable) -> bool:
 def _check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if the new values and the stored values are of different kinds.
 
-    Numbers, times and text are different kinds. Numbers may nevertheless be added to stored times,
-    because such numbers are assumed to be times that have not been decoded.
+    Numbers, times and strings are different kinds. Numbers may nevertheless be added to stored
+    times, because such numbers are assumed to be times that have not been decoded.
     """
     units = stored.encoding.get("units")
     new_kind, stored_kind = (
@@ -211,11 +212,11 @@ def _check_kind(new: Variable, stored: Variable, name: str) -> None:
 
 
 def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Check whether the dtype in an encoding can represent all times of a variable.
+    """Check that the dtype in an encoding can represent all times of a variable.
 
     If NumPy does not support the calendar, NaT is rejected. Apart from that, floats are not
-    checked, and the default encoding of xarray (int64 without packing) needs no check. Dask arrays
-    are checked block by block when they are computed, so the caller must use the returned variable.
+    checked, and xarray's default encoding (int64 without packing) needs no check. Dask arrays are
+    checked block by block when they are computed, so the caller must use the returned variable.
     """
     _refuse_calendar_units(encoding, name)
     data, lazy = variable.data, hasattr(variable.data, "dask")
@@ -239,8 +240,8 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
 def _encoded_by_block(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Encode a dask array of times with the units and the dtype in an encoding.
 
-    xarray would encode the blocks too, but its errors do not name the variable, and it fails if all
-    times of a block are missing.
+    xarray could also encode the blocks, but its errors do not name the variable, and it fails if
+    all times in a block are missing.
     """
     times = variable.data
     empty = np.empty((0,) * times.ndim, times.dtype)
@@ -260,7 +261,9 @@ def _encode_new_times(
     encoded, same = _encode_and_compare(times, encoding, name, encoding["units"])
     if dtype.kind != "f" and not same.all():
         finer = _finer_encoding(times, encoding, name)
-        remedy = f"Pass encoding={{{name!r}: {finer}}}" if finer else "Pass a dtype of float64"
+        remedy = (
+            f"Pass encoding={{{name!r}: {finer}}}" if finer else "Pass dtype float64 in encoding"
+        )
         raise misfit(f"the time {times[~same][0]}", encoding, dtype, remedy, name)
     return _as_type(np.asarray(encoded.data), dtype)
 
@@ -269,7 +272,10 @@ def _encode_new_times(
 def _without_missing_times(
     times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str
 ) -> Any:
-    """Return times unchanged. Raise ConflictError for NaT, which xarray would encode as a time."""
+    """Return times unchanged, or raise ConflictError if any of them is NaT.
+
+    xarray would encode NaT as a time.
+    """
     if np.isnat(times).any():
         remedy = "Drop the missing times, or leave out the calendar"
         raise misfit("the time NaT", encoding, dtype, remedy, name)
@@ -280,7 +286,7 @@ def _without_missing_times(
 def _checked_times(
     times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
 ) -> Any:
-    """Return times unchanged. Raise ConflictError if decoding would not reproduce them."""
+    """Return times unchanged, or raise ConflictError if decoding would not reproduce them."""
     _, same = _encode_and_compare(times, encoding, name)
     if not same.all():
         raise misfit(f"the time {times[~same][0]}", encoding, stored, _INTEGER_TIMES, name)
@@ -329,7 +335,7 @@ def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
     if unit.lower() in _CALENDAR_UNITS:
         raise ConflictError(
             f"times cannot be written in {unit}",
-            remedy='Pass other units in encoding, such as "days since 2000-01-01"',
+            remedy='Pass different units in encoding, such as "days since 2000-01-01"',
             variable=name,
         )
 
@@ -385,7 +391,7 @@ def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[
 
 
 def equal(new: Any, stored: Any) -> Any:
-    """Return a mask of the elements that are equal. Two missing times are equal."""
+    """Return a mask of equal elements, treating missing times as equal."""
     if new.dtype.kind in "mM" and stored.dtype.kind in "mM":
         return (new == stored) | (np.isnat(new) & np.isnat(stored))
     try:
@@ -407,7 +413,7 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
-    """Encode a variable with xarray. Raise ConflictError if xarray fails."""
+    """Encode a variable with xarray, raising ConflictError if xarray fails."""
     calendar = variable.encoding.get("calendar")
     if _never_dated(variable):
         variable = variable.copy(deep=False)
@@ -420,10 +426,10 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
 
 
 def _never_dated(variable: Variable) -> bool:
-    """Return whether all values of a variable in memory are NaT, and its calendar is mixed.
+    """Return whether a variable in memory contains only NaT and has a mixed calendar.
 
-    For these, xarray fails when it compares the earliest time with the first Gregorian date. NaT is
-    stored in the same way in every calendar that NumPy supports.
+    xarray fails to encode such a variable, because it compares the earliest time with the first
+    Gregorian date. NaT is stored in the same way in every calendar that NumPy supports.
     """
     if variable.dtype.kind != "M" or not variable.size or hasattr(variable.data, "dask"):
         return False
@@ -438,6 +444,6 @@ def _as_conflicts() -> Iterator[None]:
     except (ValueError, OverflowError, KeyError) as error:  # KeyError for units unknown to cftime
         raise ConflictError(
             f"the values do not fit their encoding ({reason_of(error)})",
-            remedy="Choose another dtype or other units. If the variable is already stored, write "
-            "it to a new store",
+            remedy="Choose a different dtype or different units. If the variable is already "
+            "stored, write it to a new store",
         ) from error

@@ -30,7 +30,7 @@ _LEVELS = {  # the key of the level, and its range in zlib, bzip2, Blosc and zst
     "zstd": ("level", 0, 22),
 }
 # The dtype and the other metadata of the array imply these codecs. Objects from arrays with the
-# codecs json2 and msgpack2 are stored as text or bytes of variable length.
+# codecs json2 and msgpack2 are stored as variable-length strings or bytes.
 _IMPLIED = frozenset({"bytes", "vlen-utf8", "vlen-bytes", "json2", "msgpack2", "endian"})
 
 _CF_KEYS = """
@@ -58,7 +58,7 @@ def check_encoding(name: str, encoding: Mapping[str, Any]) -> None:
     ValueError
         If the encoding is not a mapping.
     ConflictError
-        If it contains unknown keys.
+        If the encoding contains unknown keys.
     """
     if not isinstance(encoding, Mapping):  # xarray's wording, which its tests match
         raise ValueError(f"encoding must be castable to a dictionary, not {encoding!r}")
@@ -76,8 +76,8 @@ def requested_codecs(
 ) -> list[dict[str, Any]]:
     """Return the codecs that an encoding requests, as numcodecs configurations.
 
-    The codecs are in the order in which they are applied when encoding. If several keys request
-    codecs, the first in this list takes precedence:
+    The codecs are listed in the order in which they are applied when encoding. If several keys
+    request codecs, the first in this list takes precedence:
 
     1. the keys of xarray's zarr engine, such as ``compressors``;
     2. netCDF's flags, such as ``zlib``, if they contradict ``codecs`` because the user has changed
@@ -90,7 +90,7 @@ def requested_codecs(
     implies the shuffle filter, unless ``shuffle`` is false or the Zarr version has no filters.
 
     If `shuffles` is False, the shuffle filter is left out, unless the codecs come from the keys of
-    xarray's zarr engine (item 1). This is for items of variable length: other programs reject
+    xarray's zarr engine (item 1). This is for variable-length items, because other programs reject
     shuffled chunks whose size is not a multiple of the item size.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
@@ -130,7 +130,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
     Raises
     ------
     TypeError
-        If the value is neither a mapping nor an object of zarr-python with a ``to_dict`` method.
+        If the value is neither a mapping nor a zarr-python object with a ``to_dict`` method.
     ConflictError
         If the Zarr version does not support the chunk key encoding.
     """
@@ -157,7 +157,7 @@ def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str,
 
 
 def requests_bytes(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an encoding requests that byte strings be stored with variable length."""
+    """Return whether an encoding requests variable-length storage of byte strings."""
     codecs = _configurations(encoding, "filters", "serializer", "codecs")
     return any(codec["id"] == "vlen-bytes" for codec in codecs)
 
@@ -194,17 +194,14 @@ def _configuration(codec: Any) -> dict[str, Any]:
         return {**converted(codec["id"], without(codec, ("id",)), "codecs"), "id": codec["id"]}
     if not isinstance(codec, Mapping) or not isinstance(codec.get("name"), str):
         raise UnsupportedError(
-            f"the codec is {quote(repr(codec))}; expected a codec object, a name, or a mapping "
-            'with "id" or "name"'
+            'a codec must be specified as an object, a name, or a mapping with "id" or "name", not '
+            f"{quote(repr(codec))}"
         )
     name = codec["name"].removeprefix("numcodecs.")
     if name == "sharding_indexed":
-        remedy = (
-            "In encoding, set shards to the shape of the shards, and chunks to the shape of the "
-            "inner chunks"
-        )
+        remedy = "In encoding, set shards to the shard shape, and chunks to the inner chunk shape"
         raise UnsupportedError(
-            "ShardingCodec is not supported in the encoding of a variable", remedy=remedy
+            "ShardingCodec is not supported in a variable's encoding", remedy=remedy
         )
     configuration = {  # zarr-python accepts members of its enumerations
         key: value.value if isinstance(value, Enum) else value
@@ -240,18 +237,18 @@ def _from_flags(encoding: Mapping[str, Any]) -> list[dict[str, Any]]:
 def check_codecs(
     codecs: Sequence[Mapping[str, Any]], stored: np.dtype[Any], rank: int, layout: Layout
 ) -> None:
-    """Check that requested codecs suit the array and the layout for which they are requested.
+    """Check that requested codecs suit an array and its layout.
 
     `stored` and `rank` are the dtype and the number of dimensions of the array.
 
     Raises
     ------
     ConflictError
-        If a compression level is out of range. netCDF-C could not open a store with such a level.
+        If a compression level is out of range. netCDF-C cannot open a store with such a level.
         In plain Zarr, negative levels are allowed, because they have special meanings in zlib and
         zstd.
     UnsupportedError
-        If a codec is configured for another dtype or other axes.
+        If a codec is configured for a different dtype or different axes.
     """
     for codec in codecs:
         key, lowest, highest = _LEVELS.get(codec["id"], ("", 0, 0))

@@ -42,8 +42,7 @@ def encode_numbers(
     Raises
     ------
     ConflictError
-        If a number, once encoded and decoded again, would differ from the original by more than
-        `rounding` allows.
+        If encoding and decoding would change a number by more than `rounding` allows.
     """
     target, encoding = _dtype_by_unsigned(dtype, encoding), _with_unsigned_applied(encoding, dtype)
     marks = missing_values(encoding)
@@ -85,8 +84,8 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     """Return whether it is sufficient to check the lowest and the highest number.
 
-    This is not sufficient for integers that are packed as floats, because a number in between may
-    be off by more than one packing step. It is also not sufficient if `dtype` is bool, which cannot
+    This check is not sufficient for integers that are packed as floats, because a number in between
+    may be off by more than one packing step. Nor is it sufficient if `dtype` is bool, which cannot
     represent numbers between 0 and 1.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
@@ -171,7 +170,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that mark missing numbers. The first is the one to write."""
+    """Return all values that mark missing numbers, beginning with the one to write."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -267,8 +266,8 @@ def fill_value_of(encoding: Mapping[str, Any]) -> Any:
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
     """Return the dtype in which to compute packed numbers.
 
-    xarray packs in place. Integers must therefore be converted first, to a dtype that depends on
-    the scale factor and the offset.
+    xarray packs in place, so integers must first be converted to a dtype that depends on the scale
+    factor and the offset.
     """
     if dtype.kind == "f":
         return dtype

@@ -109,8 +109,8 @@ def _from_bits(bits: Array, values: Array) -> Array:
 def _rounded_off(values: Array, drop: Any) -> Array:
     """Round each value to the nearest number whose last `drop` bits are zero.
 
-    Halves are rounded away from zero. `drop` is either one number, or an array with a number for
-    each value.
+    Halves are rounded away from zero. `drop` is either a single number or an array with one number
+    per value.
     """
     bits = _as_bits(values)
     unit = bits.dtype.type(1)

@@ -1,4 +1,4 @@
-"""Convert text to a stored type: strings of variable or fixed width, bytes, or characters."""
+"""Convert strings to a stored type: variable-length or fixed-width strings, bytes or characters."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     Parameters
     ----------
     characters
-        Whether byte strings become characters even if the encoding does not request it.
+        Whether to convert byte strings to characters even if the encoding does not request it.
     joined
-        Whether the strings are characters that xarray joined when it opened the variable.
+        Whether xarray joined the strings from characters when it opened the variable.
     """
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
@@ -138,8 +138,8 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
             f"Mismatched dtypes for variable {name}: the string {longest!r}",  # xarray's wording
             {},
             dtype,
-            f"Pass a dtype of {len(longest)} {unit}, or leave it out. If the variable is already "
-            "stored, write it to a new store",
+            f"Pass a dtype of at least {len(longest)} {unit}, or leave out the dtype. If the "
+            "variable is already stored, write it to a new store",
             name,
         )
     return np.array(items, dtype).reshape(values.shape)
@@ -180,7 +180,7 @@ def _objects(block: Any) -> int:
 
 @blockwise
 def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert all items to the given string dtype. Missing items become empty strings."""
+    """Convert all items to the given string dtype, and missing items to empty strings."""
     texts = np.empty(block.shape, dtype)
     texts[...] = np.where(_missing(block), "", block)
     return texts

@@ -1,4 +1,4 @@
-"""Encode xarray variables for storage: CF encoding, text, fill values and attributes."""
+"""Encode xarray variables for storage: CF encoding, strings, fill values and attributes."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class EncodedVariable:
     data
         A NumPy or dask array in the stored dtype.
     fill_value
-        The value of elements in chunks that are not stored, or None if this value is undefined.
+        The value of elements in unstored chunks, or None if this value is undefined.
     encoding
-        The keys of the encoding that have not been applied yet. They specify chunks and codecs.
+        The encoding keys that have not been applied yet, which specify chunks and codecs.
     explicit
         Whether the caller passed this encoding for the write. Otherwise, it was set when the
-        variable was opened, and requests in it that do not suit the variable are ignored.
+        variable was opened, and any keys that do not suit the variable are ignored.
     """
 
     dimensions: tuple[str, ...]
@@ -94,7 +94,7 @@ def stored_name(name: Hashable) -> str:
 
 
 def check_dimension(name: Hashable, layout: Layout) -> None:
-    """Raise TypeError or ConflictError if a layout does not allow a dimension's name."""
+    """Raise TypeError or ConflictError if a layout does not allow a dimension name."""
     if not isinstance(name, str):
         raise TypeError(f"a dimension name must be a string, not {name!r}")
     if not layout.is_plain_zarr and not is_name(name):  # NCZarr refers to dimensions by path
@@ -122,7 +122,7 @@ def encode_variables(
     variables
         The variables, as returned by `xarray.conventions.encode_dataset_coordinates`.
     encoding
-        Encodings that replace those of the variables, by name.
+        Maps variable names to encodings that replace those of the variables.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def user_attributes(
     """Return the user-defined attributes, and reject attributes with reserved names.
 
     xarray's zarr engine exposes dimension names and NCZarr metadata as attributes of a variable.
-    Such attributes are dropped instead of rejected, because the new store gets its own metadata.
+    Such attributes are dropped rather than rejected, because the new store gets its own metadata.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def user_attributes(
     TypeError
         If a name is not a string, or a value is an xarray object.
     ConflictError
-        If a name is reserved for the metadata of Zarr or NCZarr.
+        If a name is reserved for Zarr or NCZarr metadata.
     """
     kept = {}
     for name, value in attributes.items():
@@ -188,7 +188,7 @@ def user_attributes(
             kept[name] = value
         elif dimensions is None or not _is_set_by_zarr_engine(name, value, dimensions):
             raise ConflictError(
-                f"the attribute name {name!r} is reserved for the metadata of NCZarr and Zarr",
+                f"the attribute name {name!r} is reserved for NCZarr and Zarr metadata",
                 remedy="Rename or remove the attribute",
             )
     return kept
@@ -211,8 +211,8 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     variable = variable.copy(deep=False)
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
-        # An inherited dtype has the width of the text in the source. xarray would truncate longer
-        # text to this width.
+        # An inherited dtype has the width of the strings in the source. xarray would truncate
+        # longer strings to this width.
         del encoding["dtype"]
         if explicit:
             variable = variable.copy(data=in_width(variable.data, dtype, name))
@@ -240,8 +240,8 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
 def _move_key(variable: Variable, explicit: bool) -> None:
     """Move the encoding key that xarray would drop or convert, if any, to the attributes.
 
-    xarray drops ``_Unsigned`` if there is no fill value, and turns the fill value of a character
-    variable into text.
+    xarray drops ``_Unsigned`` if there is no fill value, and converts the fill value of a character
+    variable to a string.
     """
     encoding, attributes = variable.encoding, variable.attrs
     filled = attributes.get("_FillValue", fill_value_of(encoding)) is not None
@@ -252,10 +252,10 @@ def _move_key(variable: Variable, explicit: bool) -> None:
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the fixed-width text dtype that an encoding requests, or None.
+    """Return the fixed-width string dtype that an encoding requests, or None.
 
-    Only such a dtype can truncate text. ``S1`` does not count, because it requests an array of
-    characters, not text of width 1.
+    Only such a dtype can truncate strings. ``S1`` does not count, because it requests an array of
+    characters rather than strings of width 1.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None
@@ -349,7 +349,7 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether the strings are characters that were joined when the variable was opened.
+    """Return whether the strings were joined from characters when the variable was opened.
 
     If so, the fill value is a single character.
     """
