@@ -265,7 +265,7 @@ def test_consolidate_error_describes_store_state() -> None:
     store.max_changes = len(store.changes)
     with pytest.raises(InterruptedError) as caught:
         xr_nczarr.consolidate(store)
-    assert "without the change or with all of it" in caught.value.__notes__[0]
+    assert "either the whole change or none of it" in caught.value.__notes__[0]
 
 
 def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:

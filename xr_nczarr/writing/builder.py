@@ -47,13 +47,13 @@ class Tree:
     ----------
     root
         The root group. For an existing store, it contains the existing groups and dimensions, so
-        that new variables can refer to them. It does not contain existing variables or attributes.
+        that new variables can refer to them, but no existing variables or attributes.
     written
         Maps the path of each new array to its encoded variable.
     groups
         Paths of the new groups.
     dropped
-        Descriptions of the variables that could not keep the codecs of their source.
+        Descriptions of the variables whose inherited codecs were dropped.
     """
 
     layout: Layout
@@ -63,7 +63,7 @@ class Tree:
     dropped: list[str] = field(default_factory=list)
 
     def group(self, path: str) -> Group:
-        """Return the group at an absolute path. Create the group and its parents if necessary."""
+        """Return the group at an absolute path, creating the group and its parents if necessary."""
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
@@ -85,20 +85,20 @@ class Tree:
     def check_single_array(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
         """Raise UnsupportedError if the Zarr version cannot store a dataset with `count` variables.
 
-        In a Zarr version without groups, a store is a single array. Such a store can only
-        represent a root group with one variable and no attributes.
+        In a Zarr version without groups, a store is a single array, which can only represent a root
+        group with one variable and no attributes.
         """
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
-                f"group {path} has {count} variables and {len(attributes)} attributes; a store of "
-                "Zarr version 1 can contain only one array",
+                f"group {path} has {count} variables and {len(attributes)} attributes; a Zarr "
+                "version 1 store can contain only one array",
                 remedy="Write each variable, as xr.Dataset({name: ds[name].variable}), to a "
                 "separate store named after the variable. Then open the directory that contains "
                 "these stores as one dataset",
             )
 
     def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
-        """Add encoded variables to the group of a request. Create missing dimensions."""
+        """Add encoded variables to the group of a request, creating missing dimensions."""
         group = self.group(request.path)
         for name, variable in encoded.items():
             self.add_variable(group, name, variable, (), request.unlimited, request.growing)
@@ -117,8 +117,8 @@ class Tree:
         Parameters
         ----------
         dimensions
-            The leading dimensions of the variable. Its other dimensions are looked up by name, and
-            created if they do not exist.
+            The leading dimensions of the variable. The remaining dimensions are looked up by name,
+            and created if they do not exist.
         unlimited
             Names of the dimensions to create as unlimited.
         growing
@@ -162,7 +162,7 @@ class Tree:
         return annotate(self.root, self.layout)
 
     def writes(self, hierarchy: Hierarchy) -> list[ArrayWrite]:
-        """Return the array writes for the new variables. `hierarchy` contains their nodes."""
+        """Return the array writes for the new variables, whose nodes are in `hierarchy`."""
         writes = []
         for path, variable in self.written.items():
             node = hierarchy.nodes[path]
@@ -205,7 +205,7 @@ class Tree:
                 raise ConflictError(
                     f"a variable has {size} elements along dimension {existing.path}; "
                     f"expected {existing.size}",
-                    remedy="Use another name for the dimension, or append along the existing one",
+                    remedy="Rename the dimension, or append along the existing one",
                 )
             return existing
         inherited = inherited_dimension(name, size, group.path, self.root)
@@ -217,11 +217,11 @@ class Tree:
 
 
 def tree_within(opened: OpenedStore, requested: Layout) -> Tree:
-    """Return a tree to which the additions to an existing store are added.
+    """Return an initial tree for additions to an existing store.
 
-    The tree has the layout of the store, with one exception. If the store has the
-    ``nczarr-preview`` layout, nodes are added in the ``nczarr`` layout. All other properties of the
-    layout are those of `requested`.
+    The tree has the Zarr version and the dialect of the store, except that nodes are added to an
+    ``nczarr-preview`` store in the ``nczarr`` dialect. All other properties of the layout are those
+    of `requested`.
     """
     hierarchy, root, dialect = opened.hierarchy, _skeleton(opened.root), opened.root.dialect
     if dialect == "nczarr-preview":
@@ -243,7 +243,7 @@ def _skeleton(root: Group) -> Group:
 
 
 def plan_creation(request: WriteRequest, target: WriteTarget) -> WritePlan:
-    """Return the plan for a new store, which replaces everything in the target."""
+    """Return the plan for creating a store that replaces everything in the target."""
     tree = Tree(request.layout)
     for group in request.groups:
         tree.add_dataset(group)
@@ -253,9 +253,9 @@ def plan_creation(request: WriteRequest, target: WriteTarget) -> WritePlan:
 
 
 def plan_tree(tree: Tree, store: Store) -> WritePlan:
-    """Return the plan for a new store with the content of a tree.
+    """Return the plan for creating a store from a tree.
 
-    The new store replaces everything in the target.
+    The store replaces everything in the target.
     """
     hierarchy, zarr, consolidated = tree.hierarchy(), tree.layout.zarr, tree.layout.consolidated
     if consolidated is None:
@@ -271,7 +271,7 @@ def check_names(
 ) -> None:
     """Raise an error if the file system cannot store the names of new nodes.
 
-    A name may be invalid, or differ from another name only by case.
+    A name may be invalid, or differ from another name only in case.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Write NumPy and dask arrays to regions of stored arrays, chunk by chunk.
 
 NumPy arrays are written immediately, one after another. All dask arrays are written in one graph.
-Slow stores receive their chunks from background threads, with a limit on the bytes in memory.
+For slow stores, background threads store the chunks, with a limit on the bytes held in memory.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from xr_nczarr.writing.write_options import WriteOptions
 _Argument = TypeVar("_Argument")
 
 _REAL, _NUMBERS = "biuf", "biufc"  # kinds of dtypes
-_MAX_BYTES = 64 << 20  # a larger limit did not speed up storing chunks of 4 MB
-_MIN_JOB_BYTES = 256 << 10  # so that at most 256 small objects wait
-_MAX_COPIES = 1024  # the writes that a worker process remembers
+_MAX_BYTES = 64 << 20  # a larger limit did not speed up storing 4 MB chunks
+_MIN_JOB_BYTES = 256 << 10  # so that at most 256 small objects are pending
+_MAX_COPIES = 1024  # number of writes that a worker process remembers
 
 Region = tuple[slice, ...]
 
@@ -58,11 +58,11 @@ class ArrayWrite:
 
     @property
     def stores_fill_chunks(self) -> bool:
-        """Whether to store chunks even if they contain only the fill value.
+        """Whether to store chunks that contain only the fill value.
 
         This is necessary for fixed-width bytes and big-endian numbers, because netCDF-C returns
-        wrong values for missing chunks of such arrays. It does not decode fill values in Base64,
-        and returns big-endian fill values in the wrong byte order.
+        wrong values for missing chunks of such arrays: it does not decode Base64 fill values, and
+        it returns big-endian fill values in the wrong byte order.
         """
         dtype = self.node.dtype
         return dtype.str[:2] in ("|S", ">i", ">u", ">f") and bool(self.node.fill_value)
@@ -89,7 +89,7 @@ class ArrayWrite:
         return self if chunks is None else replace(self, data=self.data.rechunk(chunks))
 
     def aligned_chunks(self) -> tuple[tuple[int, ...], ...] | None:
-        """Return chunks for the data in which no two dask blocks share a stored object.
+        """Return dask chunks for the data such that no two blocks share a stored object.
 
         Along each dimension, a block grows by less than the length of a stored object. Return None
         if the data already has such chunks, or is not a dask array.
@@ -117,9 +117,9 @@ class ArrayWrite:
 
 
 def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, ...]:
-    """Round the ends of blocks up to multiples of `cell`, and return the new block sizes.
+    """Return the sizes of blocks after rounding their ends up to multiples of `cell`.
 
-    The last block keeps its end.
+    The end of the last block is not rounded.
 
     Parameters
     ----------
@@ -157,14 +157,14 @@ def write_chunks(
     Parameters
     ----------
     progress
-        The progress bar of an operation that includes this write. If None, the write shows its own
-        bar if ``options.progress`` is true.
+        The progress bar of an enclosing operation. If None, ``options.progress`` determines whether
+        the write shows its own bar.
 
     Returns
     -------
     None if `options.compute` is true. Otherwise, a dask object that writes the caller's dask
-    arrays. All other values have been written when this function returns, including variables that
-    the caller opened without dask.
+    arrays. All other values, including those of variables that the caller opened without dask, have
+    been written when this function returns.
     """
     if not writes and options.compute:
         return None
@@ -177,8 +177,8 @@ def write_chunks(
             store_values(now, targets)
             uploads.finish()
         except BaseException:
-            # Dask's threads continue after an error, also in workers, and could overwrite values of
-            # a later write.
+            # After an error, dask threads (also those in workers) keep running, and could overwrite
+            # the values of a later write.
             uploads.end_everywhere()
             raise
     if options.compute:
@@ -195,8 +195,9 @@ def write_chunks(
 def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keywords: Any) -> Any:
     """Assign the values of each write to the corresponding target, in the region of the write.
 
-    NumPy arrays are assigned one after another, and then all dask arrays in one graph. `keywords`
-    are passed to `dask.array.store`. Return its result, or None if there are no dask arrays.
+    NumPy arrays are assigned one after another, and then all dask arrays in one graph. Return None
+    if there are no dask arrays. Otherwise, return the result of `dask.array.store`, to which
+    `keywords` are passed.
     """
     lazy = []
     for write, target in zip(writes, targets, strict=True):
@@ -215,8 +216,8 @@ def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keyword
 def flush(store: Store, *_: Any) -> None:
     """Flush all written objects to disk.
 
-    The other arguments are the results of writing the chunks. Their values are ignored, but because
-    this function depends on them, dask calls it last.
+    The other arguments are the results of writing the chunks. They are ignored, but make this
+    function depend on the chunk writes, so that dask calls it last.
     """
     store.flush()
 
@@ -249,17 +250,17 @@ class _BlockTarget:
         self.token = uuid.uuid4().hex
 
     def __dask_tokenize__(self) -> str:
-        """Return a token that differs for each write, even if all writes have the same data.
+        """Return a token that is unique to each write, even if writes have the same data.
 
-        A cluster remembers a failed task as long as something refers to its exception. If the write
-        were repeated with the same token, dask would raise this exception at once, instead of
-        running the task again.
+        A cluster remembers a failed task as long as something refers to its exception. If a
+        repeated write had the same token, dask would immediately raise that exception instead of
+        rerunning the task.
         """
         return self.token
 
     def __setitem__(self, selection: Region, values: Any) -> None:
         node, values = self.array.node, np.asarray(values)
-        if self.scalar:  # NCZarr stores a scalar as an array of one element
+        if self.scalar:  # NCZarr stores a scalar as a one-element array
             selection, values = tuple([slice(0, 1)] * len(node.shape)), values.reshape(node.shape)
         sizes = zip(selection, node.shape, strict=True)
         shape = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
@@ -294,7 +295,7 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     if dtype.hasobject:
         return block.astype(dtype)
     if block.dtype.kind == "S" and dtype.kind != "S":
-        return block.view(dtype)  # Zarr version 3 stores fixed-width text as raw bytes
+        return block.view(dtype)  # Zarr version 3 stores fixed-width strings as raw bytes
     computed, declared = block.dtype.kind, dtype.kind
     fits = computed == declared or (computed in _REAL and declared in _NUMBERS)
     if fits:
@@ -322,10 +323,10 @@ class Uploads(InFlight):
     Parameters
     ----------
     threads
-        Number of objects to encode and store concurrently. With 1, there is no pool, and the
-        threads that compute the values also store them.
+        Number of objects to encode and store concurrently. If 1, there is no pool, and the threads
+        that compute the values also store them.
     token
-        The identifier of the write, which its copies in other processes share. By default, a new
+        The identifier of the write, shared by the copies in other processes. By default, a new
         identifier is created.
     """
 
@@ -343,7 +344,7 @@ class Uploads(InFlight):
 
     @classmethod
     def _copy(cls, token: str) -> Uploads:
-        with cls._copying:  # so that two threads do not create a copy of the same write
+        with cls._copying:  # so that no two threads create a copy for the same write
             return _remembered_copy(token)
 
     @classmethod
@@ -358,8 +359,8 @@ class Uploads(InFlight):
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
         """Run ``work(argument)``, a job that takes `size` bytes of memory, in the background.
 
-        First wait until the running jobs leave enough memory, or until no job is running. If an
-        earlier job has failed, raise its error.
+        First wait until the job and all pending jobs together fit in the memory limit, or until no
+        job is pending. If an earlier job has failed, raise its error.
         """
         assert self._pool is not None
         size = max(size, _MIN_JOB_BYTES)
@@ -392,7 +393,7 @@ class Uploads(InFlight):
         self.end()
 
     def end(self) -> None:
-        """Refuse new jobs, cancel jobs that have not started, and wait for running jobs."""
+        """Reject new jobs, cancel jobs that have not started, and wait for running jobs."""
         super().end()
         if self._pool is not None:
             self._pool.shutdown()
@@ -415,5 +416,5 @@ class Uploads(InFlight):
 
 @lru_cache(_MAX_COPIES)
 def _remembered_copy(token: str) -> Uploads:
-    """Return the copy that all tasks of a write share, even if they are unpickled after its end."""
+    """Return the copy shared by all tasks of a write, even those unpickled after the write ends."""
     return Uploads(token=token)

@@ -1,8 +1,8 @@
-"""Find the stored arrays from which lazily opened variables are read, and read them in blocks.
+"""Find the source arrays of lazily opened variables, and read such variables block by block.
 
-A write must know these arrays, because it must not overwrite an array that it is still reading. It
-reads and writes a lazily opened variable block by block. Only the blocks that are about to be
-stored are in memory, and each source chunk is decoded once.
+A write needs to know these stored arrays, because it must not overwrite an array from which it is
+still reading. It reads and writes lazily opened variables block by block, so that only the blocks
+that are about to be stored are in memory. Each source chunk is decoded once.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Lengths = npt.NDArray[np.int64]
 def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
     """Map the name of each lazy variable to the paths of its source arrays in `store`.
 
-    Variables that are not read from `store` are left out.
+    Variables that are not read from `store` are omitted.
     """
     sources: dict[str, set[str]] = {}
     for name, variable in dataset.variables.items():
@@ -65,9 +65,9 @@ def reading_error(store: Store, name: str, path: str) -> RefusedError:
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield the lazy arrays of this engine inside xarray's objects and wrappers or a dask graph.
+    """Yield this engine's lazy arrays inside xarray objects, array wrappers or dask graphs.
 
-    An array can be yielded several times.
+    An array may be yielded more than once.
     """
     items = [data]
     while items:
@@ -90,7 +90,7 @@ def chunked_values(data: Any) -> Any:
         return None
     if original in layers:
         items = list(layers[original].mapping.values())
-    else:  # the values are a literal of the layer
+    else:  # the values are a literal in the layer
         items = [item for item, index in getattr(layers[data.name], "indices", ()) if index is None]
     for item in items:
         values = getattr(item, "value", item)
@@ -101,7 +101,7 @@ def chunked_values(data: Any) -> Any:
 
 
 def whole_array(variable: Variable) -> LazyArray | None:
-    """Return the lazy array that a variable wraps in its entirety, or None.
+    """Return the lazy array that makes up the whole of a variable, or None.
 
     The result is None unless the variable contains all values of the array in their original order.
     The values may be decoded, and may be divided into dask blocks.
@@ -118,7 +118,7 @@ def whole_array(variable: Variable) -> LazyArray | None:
 
 
 def unwrapped(data: Any) -> tuple[Any, Selection | None]:
-    """Return the array inside xarray's wrappers, and the selection that they apply to it.
+    """Return the array inside xarray's wrappers, and the selection that the wrappers apply to it.
 
     The selection is None if the wrappers do not index the array, or if they index it pointwise.
     """
@@ -136,7 +136,10 @@ def unwrapped(data: Any) -> tuple[Any, Selection | None]:
 
 
 def _parts(item: Any) -> Any:
-    """Return the parts of a container, an xarray object, a dask object or a task, or None."""
+    """Return the parts of a container, xarray object, dask object or task.
+
+    Return None for any other item.
+    """
     if isinstance(item, tuple | list):
         return item
     if isinstance(item, dict):  # also the tasks that `dask.optimize` combines into one
@@ -153,7 +156,7 @@ def _parts(item: Any) -> Any:
 
 
 def _tasks(layer: Any) -> Any:
-    """Return the tasks of a layer, or its template for tasks and the literals in them."""
+    """Return the tasks of a dask layer, or the task template and literals of a blockwise layer."""
     if hasattr(layer, "mapping"):
         return list(layer.mapping.values())
     literals = [value for value, index in getattr(layer, "indices", ()) if index is None]
@@ -163,14 +166,14 @@ def _tasks(layer: Any) -> Any:
 def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Dataset:
     """Return a dataset with dask arrays in place of large, lazily opened variables.
 
-    Writing then reads these variables block by block. Some variables are left unchanged:
+    A write then reads these variables block by block. Some variables are left unchanged:
 
     - variables of at most 1 MiB,
     - times that might be encoded with different units in each block,
-    - variables of Python objects other than text and times.
+    - variables of Python objects other than strings and times.
 
-    Zero-dimensional dask arrays of text or Python objects are loaded. Otherwise, dask would convert
-    their only block to a scalar, and bytes would lose their trailing NULs.
+    0-d dask arrays of strings or Python objects are loaded. Otherwise, dask would convert their
+    only block to a scalar, and bytes would lose their trailing NULs.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -199,13 +202,12 @@ def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Da
 
 
 def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
-    """Convert a lazily indexed array to a dask array, or to a NumPy array if it is scalar text.
+    """Convert a lazily indexed array to a dask array, or a 0-d string array to a NumPy array.
 
     Parameters
     ----------
     chunks
-        For each dimension, the length of the stored chunks, or a sequence with the length of each
-        chunk.
+        For each dimension, one length for all stored chunks, or a sequence of chunk lengths.
     name
         Name of the variable, which becomes part of the dask array's name.
     """
@@ -240,10 +242,10 @@ def _itemsize(variable: Variable) -> int:
 def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     """Choose the blocks for reading a variable, and return their lengths along each dimension.
 
-    Blocks begin and end at the boundaries of stored chunks, even if the variable is a slice of the
-    stored array. Small chunks are merged into blocks of up to 4 MiB, unless their values are Python
-    objects. Large chunks that can be read in part are split into blocks of up to 4 MiB. A variable
-    whose chunks are unknown is split in the same way.
+    Blocks are aligned with the stored chunks, even if the variable is a slice of the stored array.
+    Small chunks are merged into blocks of up to 4 MiB, unless their values are Python objects.
+    Large chunks that can be read partially are split into blocks of up to 4 MiB, as are variables
+    whose chunks are unknown.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
@@ -266,8 +268,8 @@ def _selected_lengths(
 ) -> list[_Lengths] | None:
     """Count, along each dimension, the elements that a variable selects from each stored chunk.
 
-    `array` and `selection` are the result of `unwrapped`. Return None if the counts are unknown,
-    for example with pointwise indexing.
+    `array` and `selection` are the results of `unwrapped`. Return None if the counts are unknown,
+    for example for pointwise indexing.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):

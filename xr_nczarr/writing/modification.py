@@ -49,14 +49,14 @@ from xr_nczarr.writing.write_target import check_no_documents, exists_error
 
 
 def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
-    """Check whether a request fits an existing store, and return the plan to carry it out.
+    """Check that a request fits an existing store, and return the plan for carrying it out.
 
     Raises
     ------
     ExistsError
         If the group exists and the mode is ``"w-"``.
     UnsupportedError
-        If the store uses a variant of its Zarr version that is read-only.
+        If the store uses a variant of its Zarr version for which writing is not supported.
     ConflictError
         If the new content does not fit the stored content.
     """
@@ -106,8 +106,8 @@ class _Planner:
     grown
         The dimensions that an append extends, with their new sizes, keyed by path.
     widened
-        The arrays of fixed-width text that are too narrow for the new text. Each item is a tuple of
-        the stored node and a wider copy of that node.
+        The fixed-width string arrays that are too narrow for the new strings. Each item is a tuple
+        of the stored node and a wider copy of that node.
     """
 
     request: WriteRequest
@@ -129,10 +129,9 @@ class _Planner:
         return self._finish()
 
     def _find_unchanged(self) -> set[tuple[str, str]]:
-        """Return the group path and name of each variable that is unchanged since it was read.
+        """Return the group path and name of each variable that has not changed since it was opened.
 
-        Such a variable would only be written back to the array from which it was read, so it need
-        not be written.
+        Such a variable need not be written, because its values are already in the target array.
         """
         unchanged: set[tuple[str, str]] = set()
         # Remote stores are skipped, because the same URL can name different stores at different
@@ -163,8 +162,8 @@ class _Planner:
     def _check_sources(self, unchanged: Collection[tuple[str, str]]) -> None:
         """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
-        Appending leaves stored values unchanged, so a variable may be read from an array that
-        grows, unless the variable is appended to that very array.
+        Appending leaves stored values unchanged, so a variable may be read from an array that is
+        being extended, unless the variable itself is appended to that array.
         """
         dim, changed = self.options.append_dim, self.replaced
         written = {
@@ -184,9 +183,9 @@ class _Planner:
                     raise reading_error(self.opened.store, name, path)
 
     def _check_can_add(self, new: Collection[str]) -> None:
-        """Raise ConflictError if there are `new` items to add, but the store is a single array.
+        """Raise ConflictError if `new` is not empty and the store is a single array.
 
-        `new` contains the names of the variables, groups or attributes.
+        `new` contains the names of the variables, groups or attributes to add.
         """
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
@@ -197,9 +196,9 @@ class _Planner:
             )
 
     def _check_absent(self, path: str) -> None:
-        """Check that a new group, and the groups to create above it, replace no other group.
+        """Check that creating a group and its missing parents does not replace an existing group.
 
-        If a node at or above the path is unreadable, raise its error.
+        If the node at the path or one of its parents is unreadable, raise the error of that node.
         """
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:
@@ -241,8 +240,8 @@ class _Planner:
                 with Place(variable=target.path):
                     self._plan_variable(target, variables[name], stored[name], region)
         if new:
-            # Stored coordinates are left out, so that new bounds for them get units of their own.
-            # The units of a coordinate in the store may differ from those in the dataset.
+            # Stored coordinates are left out, so that new bounds for them get their own units,
+            # because the units of a coordinate in the store may differ from those in the dataset.
             added = {key: value for key, value in variables.items() if str(key) in new}
             encoded = encode_variables(added, encoding, self.tree.layout)
             self.tree.add_variables(request, encoded)
@@ -264,8 +263,8 @@ class _Planner:
         for name in present:
             if (error := group.variables[name].error) is not None:
                 raise error
-        # Bounds without units are decoded with those of their coordinate, even if the dataset does
-        # not contain the coordinate.
+        # Bounds without units are decoded with the units of their coordinate, even if the dataset
+        # does not contain the coordinate.
         others = {
             name: variable
             for name, variable in variables.items()
@@ -288,8 +287,8 @@ class _Planner:
         Raises
         ------
         ConflictError
-            If the mode does not allow new variables, if a stored group has the same name, or if the
-            caller passed an encoding for a stored variable.
+            If the mode does not allow new variables, if a new variable has the name of a stored
+            group, or if the caller passed an encoding for a stored variable.
         """
         for name in encoding:
             if name in stored:
@@ -321,8 +320,8 @@ class _Planner:
     ) -> None:
         """Check that a group can be extended along `dim`.
 
-        Also schedule a check of the appended coordinate values, which runs just before anything is
-        written. `new` contains the names of the variables that the dataset adds to the group.
+        The appended coordinate values are checked later, just before anything is written. `new`
+        contains the names of the variables that the dataset adds to the group.
         """
         visible = self.opened.visible_dimensions(group.path)
         if dim not in visible:
@@ -332,8 +331,8 @@ class _Planner:
         strays = [name for name in new if dim in dataset[name].dims]
         if strays:
             raise ConflictError(
-                f"the new variables {strays} have no values for the {visible[dim].size} elements "
-                f"of dimension {dim!r} that are already stored",
+                f"the new variables {strays} lack values for the {visible[dim].size} elements "
+                f"already stored along dimension {dim!r}",
                 remedy="Leave out these variables, or write to a new store",
             )
         coordinate = stored.get(dim)
@@ -365,7 +364,7 @@ class _Planner:
         new, stored
             The new and the stored variable, decoded by xarray.
         region
-            Maps dimensions to the slices to write. All other dimensions are written completely.
+            Maps dimensions to the slices to write. All other dimensions are written in full.
         """
         dim, name, node = self.options.append_dim, target.name, target.node
         assert node is not None
@@ -384,7 +383,7 @@ class _Planner:
         whole = self.options.mode != "r+" and not region
         data = encode_as_stored(new, stored, target, widening=whole and not node.shards)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
-            array = self.opened.hierarchy.nodes[node.path]  # as declared in its document
+            array = self.opened.hierarchy.nodes[node.path]  # as declared in its metadata document
             assert isinstance(array, ArrayNode)
             array = replace(array, chunk_keys=node.chunk_keys)
             self.widened.append((array, with_width(array, data.dtype.itemsize)))
@@ -403,7 +402,7 @@ class _Planner:
         elif any(map(operator.gt, shape, node.shape)):
             self.changes.append(Change(node, "members", ("shape",), list(shape)))
         node = replace(node, shape=shape)
-        # Encoding adds a dimension for the string length to variables of characters.
+        # Encoding adds a dimension for the string length to character variables.
         written += tuple([slice(0, size) for size in data.shape[len(written) :]])
         if self.options.safe_chunks and self.options.mode == "r+" and written:
             check_shared_objects(node, written, self.opened.store)
@@ -432,13 +431,13 @@ class _Planner:
             side_by_side = is_universal(root) and BY_DIALECT["nczarr-4.8.1"].group in root.members
             if self.tree.layout.dialect == "nczarr-4.8.0" or side_by_side:
                 raise UnsupportedError(
-                    f"cannot add {', '.join(new)}: the store has the layout of netCDF-C 4.8.0, or "
+                    f"cannot add {', '.join(new)}: the store uses the netCDF-C 4.8.0 layout or "
                     "an earlier layout of the universal dialect",
                     remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
             additions = self.tree.hierarchy()
-            # Existing groups, and nodes that cannot be read, are not written again.
+            # Existing groups and unreadable nodes are not rewritten.
             added = [
                 path
                 for path in additions.nodes

@@ -29,7 +29,7 @@ def resolve_region(
 ) -> dict[str, slice]:
     """Return the slice to write along each dimension of `region`.
 
-    For ``"auto"``, the slice is found by comparing the coordinates of the dataset and the store.
+    For ``"auto"``, the slice is found by comparing the dataset's coordinate with the stored one.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ def resolve_region(
     Raises
     ------
     TypeError, ConflictError, KeyError
-        If `region` is not valid for this dataset and store. The rules are those of `to_zarr`.
+        If `region` is not valid for this dataset and store, by the rules of `to_zarr`.
     """
     if region == "auto":
         region = dict.fromkeys(dataset.dims, "auto")
@@ -83,7 +83,7 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
         raise ConflictError(
             f"coordinate {dim} contains the value {repeated} more than once, so region='auto' "
             "cannot determine positions",
-            remedy="Pass slices of positions in region",
+            remedy="Pass slices of integer positions as region",
         )
     positions = index.get_indexer(dataset[dim].values)
     if (positions == -1).any():
@@ -93,8 +93,8 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
         )
     if (np.diff(positions) != 1).any():
         raise ConflictError(
-            f"the values of coordinate {dim} are not consecutive values of the stored coordinate, "
-            "in the same order"
+            f"the values of coordinate {dim} do not match a contiguous slice of the stored "
+            "coordinate"
         )
     return slice(int(positions[0]), int(positions[-1]) + 1)
 
@@ -113,8 +113,8 @@ def slices_to_write(
     Raises
     ------
     ConflictError
-        If the dimensions of the new variable have other names than the stored ones, or other sizes
-        than the slices. Their order may differ.
+        If the dimension names of the new variable differ from the stored ones, or if its sizes
+        differ from the lengths of the slices. The dimensions may be in a different order.
     """
     if set(new.dims) != set(stored.dims):
         raise ConflictError(
@@ -130,12 +130,13 @@ def slices_to_write(
     sizes = {dim: piece.stop - piece.start for dim, piece in pieces.items()}
     new_sizes = dict(new.sizes)
     if sizes != new_sizes:
-        # The message begins like xarray's message for Zarr, and ends like its message for netCDF.
+        # The message combines xarray's messages for Zarr and netCDF, which its tests match.
+        changed = next(dim for dim, size in sizes.items() if size != new_sizes[dim])
         raise ConflictError(
             f"variable {name!r} already exists with different dimension sizes: "
-            f"{sizes} != {new_sizes}. Unable to update size for existing dimension",
-            remedy="Match the stored sizes, or pass append_dim for the dimension to extend, or "
-            "region for the part to overwrite",
+            f"{sizes} != {new_sizes}. Unable to update size for existing dimension {changed!r}",
+            remedy="Match the stored sizes, pass append_dim to extend the dimension, or pass "
+            "region to overwrite part of the variable",
         )
     return pieces
 
@@ -175,12 +176,12 @@ def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
     """Check that no values are stored beyond the end of an array that an append would extend.
 
     If an array is shorter than an unlimited dimension, the elements between its end and the end of
-    the dimension are read as fill values. After an append, they are part of the array.
+    the dimension are read as fill values. An append makes these elements part of the array.
 
     Raises
     ------
     ConflictError
-        If the stored chunks contain other values there.
+        If the stored chunks contain values other than the fill value there.
     """
     assert target.node is not None
     node = replace(target.readable_node, stored_shape=())
@@ -204,8 +205,8 @@ def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
 def check_equal(name: str, new: Variable, stored: Variable) -> None:
     """Raise ConflictError if a variable without the append dimension differs from the stored one.
 
-    Floats are considered equal if they differ only by the rounding error that storing them
-    introduces.
+    Floats are considered equal if they differ only by the rounding error introduced by storing
+    them.
     """
     rows = new.sizes[new.dims[0]] if new.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))
@@ -223,7 +224,7 @@ def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None
         same = np.isclose(new_values, stored_values, rtol=eps, atol=half_step, equal_nan=True)
     else:
         same = equal(new_values, stored_values)
-        if stored_values.dtype.kind in "OU":  # missing text is stored as an empty string
+        if stored_values.dtype.kind in "OU":  # missing strings are stored as empty ones
             same = same | ((stored_values == "") & new.copy(data=new_values).isnull().to_numpy())
     if not np.all(same):
         place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
@@ -276,8 +277,8 @@ def check_coordinate(
         raise ConflictError(
             f"the new data ends at {end}, before the first stored value {first} of coordinate "
             f"{dim}",
-            remedy="To keep the order, combine the stored and the new data with xarray.concat, and "
-            "write a new store. To append out of order, pass allow_duplicates=True",
+            remedy="To keep the order, concatenate the new and the stored data with xarray.concat, "
+            "and write a new store. To append out of order, pass allow_duplicates=True",
         )
     final, start = np.asarray(last.values)[-1], values[new.argmin()]
     raise ConflictError(
@@ -289,7 +290,8 @@ def check_coordinate(
 def _comparable(variable: Variable, stored: Variable, name: str) -> Any:
     if is_time(variable) and "units" in stored.encoding:
         encoding = {key: stored.encoding[key] for key in _TIME_KEYS if key in stored.encoding}
-        # xarray warns about times that become floats because they are not multiples of the units.
+        # xarray warns about times that are encoded as floats because they are not multiples of the
+        # units.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return cf_encoded(Variable(variable.dims, variable.values, {}, encoding), name).values

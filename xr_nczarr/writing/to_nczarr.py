@@ -112,30 +112,30 @@ def to_nczarr(
         existing store or creates one: it adds new variables, overwrites existing variables, and
         updates attributes. ``"a-"`` is like ``"a"``, but ignores existing variables that lack the
         dimension `append_dim`, instead of checking that they are equal. ``"r+"`` writes values into
-        existing variables, without changing metadata. None means ``"a"`` with `append_dim`,
+        existing variables, without changing metadata. The default is ``"a"`` with `append_dim`,
         ``"r+"`` with `region`, and ``"w-"`` otherwise.
     group
         Path of the group to write into.
     encoding
         Mapping from variable names to encodings; for a DataTree, from paths to such mappings. An
-        encoding accepts the keys of `to_netcdf` and `to_zarr`. If it requests no codec, chunks are
-        stored uncompressed.
+        encoding accepts the keys of `to_netcdf` and `to_zarr`. Chunks are stored uncompressed
+        unless the encoding requests a codec.
     unlimited_dims
         Names of the unlimited dimensions; for a DataTree, optionally a mapping from paths to such
         names. None uses the names in ``dataset.encoding``, which is set when a file is opened.
     compute
-        Whether to write the values of the caller's dask arrays now. If False, a
+        Whether to write the values of the caller's dask arrays immediately. If False, a
         `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values
-        are always written now.
+        are always written immediately.
     consolidated
         Whether to write consolidated metadata. None writes it to new stores of Zarr v2 only, and
         updates any consolidated metadata of an existing store.
     append_dim
-        Dimension to append along. All variables along this dimension must be in both the dataset
-        and the store. Other variables that are in both must be equal.
+        Dimension to append along. All variables with this dimension must be in both the dataset and
+        the store. Other variables that are in both must be equal.
     region
-        Mapping from dimensions to the slices of existing variables to write. If a slice or the
-        whole mapping is ``"auto"``, these slices are found by comparing coordinates.
+        Mapping from dimensions to the slices of existing variables to overwrite. If a slice or the
+        whole mapping is ``"auto"``, slices are determined by comparing coordinates.
     safe_chunks
         Whether to merge dask blocks that share a stored chunk, and to raise an error if a region
         partially covers stored chunks of a remote store, where chunks cannot be locked.
@@ -147,35 +147,35 @@ def to_nczarr(
         netCDF-C up to 4.9.2), or the name of a netCDF-C layout. An existing store keeps its
         dialect.
     storage_options
-        Filesystem options, as for opening. The ``sync`` option determines when to flush to the
-        local disk: once before and once after the metadata (``"commit"``, the default), after each
-        object (``"all"``), or never (``"none"``).
+        Filesystem options, as for opening a store. The ``sync`` option determines when to flush to
+        the local disk: once before and once after writing the metadata (``"commit"``, the default),
+        after each object (``"all"``), or never (``"none"``).
     progress
         Whether to show a progress bar.
     atomic
         Whether to make a whole append or overwrite atomic on local disks. The write then changes a
-        copy of the store, which consists of hard links and replaces the store at the end.
+        hard-linked copy of the store, which replaces the store at the end.
     allow_duplicates
         Whether the new coordinate values along `append_dim` may repeat, overlap or precede the
         stored ones.
     overwrite
         Whether ``mode="w"`` may replace a target that is not a store, and whether any write may
-        ignore the lock that a killed writer left in an object store.
+        ignore the lock that a killed writer left behind in an object store.
 
     Returns
     -------
-    None, or with ``compute=False`` a `dask.delayed.Delayed`.
+    None, or a `dask.delayed.Delayed` if `compute` is False.
 
     Raises
     ------
     ExistsError
         If the store or group exists and `mode` is ``"w-"``.
     ConflictError
-        If the new content does not fit the stored content, or the file system does not distinguish
-        two names. Nothing was written.
+        If the new content does not fit the stored content, or if the file system cannot distinguish
+        two names. Nothing is written in these cases.
     RefusedError
-        If lazy values are read from an array that is overwritten, if `mode` is ``"w"`` and the
-        target is not a store, or if a name is not a valid file name (on Windows).
+        If lazy values are read from an array that would be overwritten, if `mode` is ``"w"`` and
+        the target is not a store, or if a name is not a valid file name (on Windows).
     UnsupportedError
         If the Zarr version or dialect does not support a type, codec or feature.
 

@@ -2,25 +2,25 @@
 
 The methods of `Transaction` are the steps of this protocol, in order. `execute` runs steps 4 to 9:
 
-1. **Lock.** Only one writer at a time changes the metadata or replaces the store. A write to a
-   region that does neither needs no lock.
-2. **Roll back.** A journal at the root shows that a writer was killed while it changed documents.
-   The documents are restored, unless all of them had been changed already.
-3. **Plan.** The caller opens the target and plans the write. Nothing is written before the plan is
-   complete, so a request that does not fit the store leaves it untouched.
+1. **Lock.** Only one writer at a time may change the metadata or replace the store. A region write
+   that does neither needs no lock.
+2. **Roll back.** A journal at the root shows that a writer was killed while changing documents. The
+   documents are restored, unless all of them had already been changed.
+3. **Plan.** The caller opens the target and plans the write. Nothing is written until the plan is
+   complete, so a request that does not fit the store leaves the store untouched.
 4. **Stage.** New local stores and all zip files are written beside the target, and atomically
    replace it at the end. If the process is killed, either the old or the new store remains.
 5. **Prepare.** A new store that cannot be staged contains a marker until it is complete. The
    objects of the old store are removed, beginning with the documents that make it a store.
-6. **Write chunks**, in any order. An append writes beyond the shape that readers know.
+6. **Write chunks**, in any order. Appended values lie beyond the end of the shape that readers see.
 7. **Journal.** If several documents change in place, an object called the journal stores their
-   earlier content. Readers use this content while only some of the documents have changed.
+   previous content. Readers use this content while only some of the documents have changed.
 8. **Write documents.** The root's documents come last, followed only by consolidated metadata.
    Everything is flushed to disk before and after this step.
 9. **Finish.** The journal and the marker are removed, and the lock is released.
 
 If the caller commits the changes (as in an icechunk session), documents are written before chunks.
-No marker and no journal are written, because readers see either all changes or none.
+Neither a marker nor a journal is written, because readers see either all changes or none.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ class WritePlan:
         Array values to write. Appended values become visible to readers when the documents are
         written.
     additions
-        Documents to write before `documents`. An upgrade first adds all new annotations to them,
-        and then removes the old ones from `documents`, because netCDF-C ignores the journal.
+        Documents to write before `documents`. An upgrade adds new annotations to some documents
+        before removing old annotations from others, because netCDF-C ignores the journal.
     documents
         Maps keys to metadata documents, in write order. The root's documents are written last.
     chunks
         Maps keys to encoded chunks that must change together with the documents. They are written
-        before the documents, and the journal also contains their earlier content.
+        before the documents, and the journal also contains their previous content.
     removed
         Keys and prefixes to remove, in this order, after the documents are written.
     new
@@ -76,11 +76,11 @@ class WritePlan:
     exclusive
         Whether to raise an error if another writer creates a store at the same time.
     first
-        A plan to complete before this plan writes its first chunk. It rewrites text with a larger
-        width (see `plan_widening`), or removes the group that the write replaces.
+        A plan to complete before this plan writes its first chunk. It rewrites fixed-width strings
+        with a larger width (see `plan_widening`), or removes the group that the write replaces.
     checks
-        Functions that check appended coordinate values against stored values. They are called just
-        before anything is written.
+        Functions that check appended coordinate values against stored values, called just before
+        anything is written.
     """
 
     zarr: Format
@@ -96,18 +96,17 @@ class WritePlan:
 
 
 class Transaction:
-    """A change to a store in several steps. `Transaction.locked` creates it.
+    """A change to a store in several steps, created by `Transaction.locked`.
 
     Attributes
     ----------
     target
-        The store, opened before the change. Its cache of documents is updated when the transaction
+        The store as it was before the change. Its document cache is updated when the transaction
         writes or removes documents.
     applied
         The regions of an interrupted append, if `roll_back` finds that all of them were written.
-        Maps the path of each array to the start and the exclusive end of the region along each
-        dimension. The journal of the
-        append is kept until `execute` removes it.
+        Maps the path of each array to the start and the exclusive end of its region along each
+        dimension. The append's journal is kept until `execute` removes it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -125,18 +124,18 @@ class Transaction:
         locking: bool | Literal["always"] = True,
         force: bool = False,
     ) -> Iterator[Transaction]:
-        """Take the writer lock of a store, and yield the transaction.
+        """Take the writer lock of a store if necessary, and yield a transaction.
 
-        On local disks, wait until other writers have released the lock. The lock of a writer is
-        also released when its process ends.
+        On local disks, wait until other writers release the lock. A writer's lock is also released
+        when its process ends.
 
         Parameters
         ----------
         owner
-            Function that returns a string to identify the owner of the lock. If a killed writer is
-            run again, it recognizes its own lock by this string. The function may have to hash
-            large arrays, so it is called only for object stores. In other stores, the lock of a
-            killed writer does not remain.
+            Function that returns a string identifying the owner of the lock. When a killed writer
+            is rerun, it recognizes its own lock by this string. Because the function may have to
+            hash large arrays, it is called only for object stores, where the lock of a killed
+            writer remains.
         locking
             Whether to take the lock. Region writes do not need the lock, unless they replace the
             store. An empty local directory is replaced atomically at the end, so it is locked only
@@ -147,7 +146,7 @@ class Transaction:
         Raises
         ------
         ConflictError
-            If an object store contains the lock of another writer, unless `force` is true.
+            If an object store contains the lock of another writer and `force` is false.
         """
         lock: AbstractContextManager[None] = nullcontext()
         if store.locks_processes:
@@ -161,15 +160,15 @@ class Transaction:
     def roll_back(self, consolidated: bool | None = None) -> None:
         """Undo a killed writer's incomplete change, or finish it if only the final step is missing.
 
-        - If only some documents have been changed, restore them.
+        - If only some documents were changed, restore their previous content.
         - If an append was completed, record its regions in `applied`.
         - If a new store lacks only its consolidated metadata, write this metadata.
 
         Parameters
         ----------
         consolidated
-            Whether new stores have consolidated metadata. None means the default for the Zarr
-            version.
+            Whether to write consolidated metadata to new stores. None means the default for the
+            Zarr version.
         """
         if self.store.single_file:
             return
@@ -203,9 +202,10 @@ class Transaction:
             self.target.documents.clear()  # so that the new consolidated metadata is read
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
-        """Execute a plan. If `options.compute` is false, return a dask object that completes it.
+        """Execute a plan.
 
-        If writing fails, the error's remedy (or a note added to the error) describes the state of
+        If `options.compute` is false, return a dask object that writes the remaining chunks. If
+        writing fails, the error's remedy (or a note added to the error) describes the state of
         the store and how to continue.
 
         Raises
@@ -247,7 +247,7 @@ class Transaction:
 
     @contextmanager
     def _workspace(self, plan: WritePlan, *, staged: bool) -> Iterator[Store]:
-        """Yield the store to write to: the target, or a staging store that replaces it later.
+        """Yield the store to write to: the target, or a staging store that later replaces it.
 
         A staging store contains the objects of the target, unless the plan creates a new store.
         """
@@ -265,19 +265,20 @@ class Transaction:
     def changing(
         self, plan: WritePlan, *, staged: bool, mark: bytes | None = None, resumed: bool = False
     ) -> Iterator[Store]:
-        """Yield the store to which the caller writes chunks, then write the documents of the plan.
+        """Yield the store to which the caller writes chunks, and write the documents of the plan.
+
+        Documents are written after the chunks, except in transactional stores.
 
         Parameters
         ----------
         staged
-            Whether a local store is replaced atomically. A zip file always is, and a remote store
-            never is.
+            Whether to replace a local store atomically. Zip files are always replaced atomically,
+            and remote stores never are.
         mark
-            Content of the marker. If the same write is run again, it recognizes its unfinished
-            store by this content. Until the old objects have been removed, the marker contains
-            ``{}`` instead.
+            Content of the marker, by which a rerun of the same write recognizes its unfinished
+            store. Until the old objects have been removed, the marker contains ``{}`` instead.
         resumed
-            Whether an earlier run has left this marker and some of the chunks.
+            Whether an earlier run has left behind this marker and some of the chunks.
         """
         with self._workspace(plan, staged=staged) as work:
             if plan.new and not resumed:
@@ -312,14 +313,14 @@ class Transaction:
         self.store.remove(keys)
 
     def _put_documents(self, plan: WritePlan, work: Store) -> None:
-        """Write the documents of a plan, and then remove the objects that it removes.
+        """Write the documents of a plan, and then remove the objects listed in ``plan.removed``.
 
         The root's documents are written last, one by one.
         """
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
         documents = {**plan.additions, **plan.documents}
         objects = {**plan.chunks, **documents}
-        # A change to a single object is atomic, and needs no journal. An append always has a
+        # A change to a single object is atomic and needs no journal. An append always needs a
         # journal, which records its regions.
         journaled = work is self.store and not plan.new and not work.transactional
         journaled &= len(objects) > 1 or bool(appended)
@@ -347,7 +348,7 @@ class Transaction:
 
 
 def _batches(documents: Mapping[str, bytes], zarr: Format) -> Iterator[Mapping[str, bytes]]:
-    """Yield all documents except those of the root, and then each document of the root."""
+    """Yield all documents except those of the root, and then each root document separately."""
     root = [key for key in reversed(zarr.root_keys()) if key in documents]
     yield {key: data for key, data in documents.items() if key not in root}
     yield from ({key: documents[key]} for key in root)
@@ -355,7 +356,10 @@ def _batches(documents: Mapping[str, bytes], zarr: Format) -> Iterator[Mapping[s
 
 @contextmanager
 def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
-    """Hold a lock that is an object in the store. If the writer is killed, the lock remains."""
+    """Hold a lock, implemented as an object in the store.
+
+    The lock object is left behind if the writer is killed.
+    """
     mark = f"{owner()} ".encode()
     lock = mark + secrets.token_hex(8).encode()
     for _ in range(_MAX_TRIES):
@@ -376,7 +380,7 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
         try:
             store.delete(WRITER_LOCK)
         except NczarrError as second:  # the first error is more important
-            error.add_note(f"The writer lock also remains: {second}")
+            error.add_note(f"The writer lock could not be removed either: {second}")
         raise
     try:
         store.delete(WRITER_LOCK)
@@ -405,7 +409,7 @@ def _is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether the values stored in the region `bounds` equal those of a write, bit for bit.
+    """Return whether the values stored in the region `bounds` are those of a write, bit for bit.
 
     Only a few chunks are compared at a time, to limit memory use.
     """
@@ -428,8 +432,8 @@ def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> boo
 def _state_after_failure(plan: WritePlan, store: Store, *, in_place: bool) -> str:
     if store.transactional:
         return (
-            "The uncommitted changes contain a part of the write: discard them (for example with "
-            "session.discard_changes()), and run the write again"
+            "The uncommitted changes contain only part of the write: discard the changes (for "
+            "example with session.discard_changes()), and run the write again"
         )
     if not in_place:
         return "The store is either unchanged or completely replaced: run the write again"
@@ -440,12 +444,12 @@ def _state_after_failure(plan: WritePlan, store: Store, *, in_place: bool) -> st
         )
     if (plan.additions or plan.documents) and all(write.appended for write in plan.writes):
         return (
-            "Readers see the store either without the change or with all of it. Run the write "
-            "again; otherwise, the next write rolls the change back"
+            "Readers see either the whole change or none of it. Run the write again; otherwise, "
+            "the next write rolls the change back"
         )
     return (
         "Each chunk to be overwritten may be old or new: fix the problem and run the write again."
-        " On local disks, pass atomic=True to write all or nothing"
+        " On local disks, pass atomic=True to make the write atomic"
     )
 
 

@@ -1,4 +1,4 @@
-"""Rewrite arrays of fixed-width text with a larger width, so that longer text can be appended.
+"""Rewrite fixed-width string arrays with a larger width, so that longer strings can be appended.
 
 The stored values do not change.
 """
@@ -28,11 +28,11 @@ _MAX_JOURNAL_BYTES = 48 << 20
 
 
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
-    """Return a copy of the node of a fixed-width text array, with items of at least `width` bytes.
+    """Return a copy of a fixed-width string array's node, with items of at least `width` bytes.
 
     The width is at least doubled, so that a series of appends with ever longer strings does not
-    rewrite the array each time. In Zarr version 3, fixed-width text is stored as raw bytes, so the
-    dtype of the node is void.
+    rewrite the array each time. In Zarr version 3, fixed-width strings are stored as raw bytes, so
+    the dtype of the node is void.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
@@ -46,19 +46,19 @@ def plan_widening(
     arrays: Sequence[tuple[ArrayNode, ArrayNode]],
     consolidated: bool | None,
 ) -> WritePlan:
-    """Return the plan to rewrite arrays of fixed-width text with a larger width.
+    """Return a plan for rewriting fixed-width string arrays with a larger width.
 
     Unless the store is replaced atomically, the journal contains all old chunks of these arrays.
 
     Parameters
     ----------
     arrays
-        Pairs of the stored node and the wider node of each array.
+        For each array, the stored node and the wider node.
 
     Raises
     ------
     ConflictError
-        If the chunks do not fit in a journal.
+        If the old chunks do not fit in a journal.
     """
     hierarchy, store = opened.hierarchy, opened.store
     plan = WritePlan(hierarchy.zarr)
@@ -70,8 +70,8 @@ def plan_widening(
     if not store.replaceable and size > _MAX_JOURNAL_BYTES:
         raise ConflictError(
             "the new strings are longer than the stored width of "
-            f"{', '.join(node.path for node, _ in arrays)}, but the stored text is too large to be "
-            "rewritten safely with a larger width",
+            f"{', '.join(node.path for node, _ in arrays)}, but the stored arrays are too "
+            "large to be rewritten safely with a larger width",
             remedy="Write the variable to a new store with a larger _nczarr_maxstrlen",
             store=store.name,
         )
@@ -83,7 +83,7 @@ def plan_widening(
 
 
 def _width_changes(zarr: Format, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
-    """Yield the changes that turn the document of `node` into that of `wider`."""
+    """Yield the changes that turn the metadata document of `node` into that of `wider`."""
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
         before, after = json.loads(old[key]), json.loads(new[key])

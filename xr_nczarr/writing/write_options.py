@@ -1,4 +1,4 @@
-"""Define the options of a write, and derive the mode and the layout from the arguments."""
+"""Define the write options, and derive the mode and the layout from the arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UnlimitedDims = Iterable[Hashable] | Mapping[str, Iterable[Hashable]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The arguments of `to_nczarr` that control how to write. `to_nczarr` describes them."""
+    """The arguments of `to_nczarr` that control how data is written; see `to_nczarr`."""
 
     mode: WriteMode = "a"
     append_dim: str | None = None
@@ -43,7 +43,7 @@ def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteM
     Raises
     ------
     ValueError
-        If `mode` is unknown, or cannot be combined with `append_dim` or `region`.
+        If `mode` is invalid, or cannot be combined with `append_dim` or `region`.
     """
     check_choice("mode", mode, (None, *get_args(WriteMode)))
     if append_dim is not None:
@@ -87,4 +87,4 @@ def layout_of(
 
 def _contradiction(requested: str, argument: str) -> ConflictError:
     problem = f"the URL fragment contains {requested}, which contradicts {argument}"
-    return ConflictError(problem, remedy="Leave out one of the two")
+    return ConflictError(problem, remedy="Remove one of the two")

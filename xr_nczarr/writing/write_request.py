@@ -47,7 +47,7 @@ class GroupRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
-    """Everything that one call of `to_nczarr` requests.
+    """The validated and normalized arguments of one call to `to_nczarr`.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ def _tokenizable(variable: Variable) -> Any:
     if opened_lazily(data) if variable.chunks else not variable._in_memory:
         return variable.encoding.get("source")
     if isinstance(data, np.ndarray) and data.flags.c_contiguous and data.dtype.kind in _NUMBERS:
-        # dask would compute an SHA-1 hash, which takes a quarter of the time of the whole write.
+        # dask would compute a SHA-1 hash, which takes a quarter of the total write time.
         return data.dtype, crc32(data), variable.attrs
     return variable
 
@@ -99,9 +99,9 @@ def normalize(
     layout: Layout,
     options: WriteOptions,
 ) -> WriteRequest:
-    """Return the request to write an xarray object.
+    """Validate the arguments of `to_nczarr`, and build a `WriteRequest` from them.
 
-    Lazily opened values become dask arrays; see `in_blocks`.
+    Large, lazily opened variables are converted to dask arrays; see `in_blocks`.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def _check_types(path: str, dataset: Dataset) -> None:
     for name, variable in dataset.variables.items():
         if not isinstance(variable.dtype, np.dtype):
             raise UnsupportedError(
-                f"the variable has the pandas dtype {variable.dtype}; expected a NumPy dtype",
+                f"the variable must have a NumPy dtype, not the pandas dtype {variable.dtype}",
                 remedy="Convert the values, for example with .astype(str) or .astype(float)",
                 variable=child_path(path, str(name)),
             )
@@ -172,9 +172,7 @@ def _as_dataset(obj: Any) -> Dataset:
     if isinstance(obj, Dataset):
         return obj
     if not isinstance(obj, DataArray):
-        raise TypeError(
-            f"the object must be a Dataset, DataArray or DataTree, not {type(obj).__name__}"
-        )
+        raise TypeError(f"obj must be a Dataset, DataArray or DataTree, not {type(obj).__name__}")
     if obj.name is not None and obj.name not in {*obj.coords, *obj.dims}:
         return obj.to_dataset()
     dataset = obj.to_dataset(name=_ARRAY_NAME)
@@ -189,7 +187,7 @@ def unlimited_dimensions(
     """Return the names of a dataset's unlimited dimensions.
 
     If `requested` is None, the names are taken from the dataset's encoding, which is set when a
-    store is opened. Names that are not dimensions of the dataset are left out. If `required` is
+    store is opened. Names that are not dimensions of the dataset are omitted. If `required` is
     true, such a name in the encoding causes a warning.
 
     Raises
@@ -215,8 +213,8 @@ def unlimited_dimensions(
 def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
     """Return the names of the dimensions along which a dataset may grow later.
 
-    These are the `declared` dimensions. If the dataset has none of them, they are the dimensions
-    with time coordinates, and the first dimension of each variable of the highest rank.
+    These are the `declared` dimensions or, if the dataset has none of them, the dimensions with
+    time coordinates and the first dimension of each variable of the highest rank.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:

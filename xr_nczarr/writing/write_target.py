@@ -1,4 +1,4 @@
-"""Find out what the target of a write contains, and open the store in it."""
+"""Inspect the target of a write, and open the store that it contains."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class WriteTarget:
 
     @property
     def shows_store(self) -> bool:
-        """Whether a listing of the root shows that a store exists and is completely created.
+        """Whether a listing of the root shows a store that has been created completely.
 
-        If not, `open` may still find a store, for example of a rarely used Zarr version.
+        If not, `open` may still find a store, for example in a rarely used Zarr version.
         """
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
@@ -83,8 +83,8 @@ class WriteTarget:
         Raises
         ------
         ExistsError
-            If the store exists, the mode is ``"w-"`` and the write is to the root, or if the target
-            is not empty, but contains no part of a Zarr store.
+            If the mode is ``"w-"``, the write is to the root and the store exists, or if the target
+            is not empty but contains no part of a Zarr store.
         NotFoundError
             If the mode is ``"r+"`` and there is no store.
         ConflictError
@@ -143,7 +143,7 @@ class WriteTarget:
         return replace(opened, hierarchy=replace(hierarchy, consolidated=consolidated))
 
     def check_not_foreign(self) -> None:
-        """Raise ExistsError if the target is not empty, but contains no part of a Zarr store."""
+        """Raise ExistsError if the target is not empty but contains no part of a Zarr store."""
         if _is_foreign(_names(self.store) if self.names is None else self.names):
             raise ExistsError(
                 "the target contains objects that do not belong to a Zarr store",
@@ -158,7 +158,7 @@ def is_empty(store: Store) -> bool:
 
 
 def check_removable(store: Store) -> None:
-    """Raise RefusedError if the target is not empty, but contains no part of a Zarr store."""
+    """Raise RefusedError if the target is not empty but contains no part of a Zarr store."""
     if _is_foreign(_names(store)):
         raise RefusedError(
             "the target is not a Zarr store, and mode='w' would remove it",
@@ -168,17 +168,17 @@ def check_removable(store: Store) -> None:
 
 
 def check_no_documents(opened: OpenedStore, paths: Sequence[str]) -> None:
-    """Raise ExistsError if a group has a document, although it is not part of the hierarchy.
+    """Raise ExistsError if any of `paths` has a group document that is not in the hierarchy.
 
-    Such a group exists if a group above it has no document.
+    This happens if a parent group has no document.
     """
     zarr = opened.hierarchy.zarr
     sizes = opened.store.sizes_of([zarr.document_key(path, "group") for path in paths])
     for path, size in zip(paths, sizes, strict=True):
         if size is not None:
             raise ExistsError(
-                f"the group {path!r} exists, but a group above it has no metadata document",
-                remedy=f"Add {path!r} to the path of the store, instead of passing it in group=",
+                f"the group {path!r} exists, but one of its parent groups has no metadata document",
+                remedy=f"Append {path!r} to the path of the store instead of passing group=",
                 store=opened.store.name,
             )
 
@@ -202,7 +202,7 @@ def _names(store: Store) -> Listing:
 
 
 def exists_error(store: Store, path: str) -> ExistsError:
-    """Return the error for mode ``"w-"`` if the group at `path` exists."""
+    """Return the error to raise in mode ``"w-"`` when the group at `path` already exists."""
     return ExistsError(
         "the group already exists",
         remedy="Pass mode='w' to replace the group, mode='a' to change it, or "
