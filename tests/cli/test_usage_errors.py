@@ -62,7 +62,7 @@ WRONG = {
     "unknown option of HTTP": ("info {http}/s --storage-option nonsense=1", "nonsense"),
     "retry option that does not exist": (
         ["info", "s", "--storage-option", 'retry={"tries": 1}'],
-        ": --storage-option: no retry option named 'tries'. The retry options are attempts",
+        ": --storage-option: unknown retry option 'tries'. The retry options are attempts",
     ),
     "missing_status that is no list": (
         "copy s out --target-option missing_status=404",
