@@ -126,7 +126,7 @@ class OpenedStore:
         NotFoundError
             If there is no group at `path`. The message lists the existing groups.
         MetadataError
-            If the document of the group, or of a group above it, is damaged.
+            If the document of the group or of any of its parent groups is damaged.
         """
         group = self.root
         path = f"{self.target_group}/{path or ''}".strip("/") if self.target_group else path
@@ -142,7 +142,7 @@ class OpenedStore:
         return group
 
     def check_readable(self, group: Group) -> None:
-        """Raise the error of a group whose contents are unknown."""
+        """Raise the error that makes a group unreadable, if there is one."""
         if group.error is not None and group.is_unreadable:
             raise group.error.located(store=self.store.name)
 
@@ -193,7 +193,7 @@ def open_netcdf(
     target
         See `resolve`.
     subgroups
-        Whether to read the groups below the requested group.
+        Whether to read the subgroups of the requested group.
     dropped
         Names of variables that will not be used; see `interpret`.
     with_sidecars
@@ -312,7 +312,7 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
     if names:
         _log.warning(
             "%s: the fill_value 0 of %s is not treated as missing data, because it may be the "
-            "default of HDF5. Pass use_zarr_fill_value_as_mask=True if zeros are missing values, "
+            "HDF5 default. Pass use_zarr_fill_value_as_mask=True if zeros are missing values, "
             "or False if they are not",
             store.name,
             ", ".join(names),

@@ -32,7 +32,7 @@ WRONG = {
     "404": ("info {http}/nothing", f"{{http}}/nothing: {NO_STORE}"),
     "interrupted copy": (
         "info unfinished",
-        "the store is incomplete because a write was interrupted. Run the same write or copy again "
+        "the store is incomplete because a write was interrupted. Rerun the same write or copy "
         "to complete the store",
     ),
     "no JSON": ("info bad.json", "bad.json: the reference document is not valid JSON"),

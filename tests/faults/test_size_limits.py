@@ -128,7 +128,7 @@ def test_object_much_larger_than_its_chunk_is_not_read(tmp_path, http_server, wh
         if where == "filesystem":
             target = LocalFileSystem().get_mapper(str(target))
     with xr.open_dataset(target, engine="nczarr") as dataset:
-        problem = r"a/0.*(expected at most 1,|stored data is 3,221,225,472 bytes)"
+        problem = r"a/0.*(limit of 1,|stored data is 3,221,225,472 bytes)"
 
         def load():
             with pytest.raises(NczarrError, match=problem):

@@ -253,7 +253,7 @@ def test_client_option_of_cached_url_can_be_nested_under_protocol(s3_server: S3S
 
 
 def test_unknown_client_option_is_rejected(http_server: HttpServer) -> None:
-    with pytest.raises(ConflictError, match='expected "fsspec" or "obstore"'):
+    with pytest.raises(ConflictError, match='must be "fsspec" or "obstore"'):
         open_store(http_server.url, storage_options={"client": "curl"})
     assert library_of(http_server.url, {"client": "fsspec"}) == "fsspec"
 

@@ -261,7 +261,7 @@ def test_fetch_ranges_into_fills_given_buffers(
     assert list(map(bytes, buffers)) == [b"678", b"12", b""]
     assert not store.fetch_ranges_into("none", [(5, 3)], buffers[:1])
     with pytest.raises(
-        StorageError, match="length 3 at offset 6 is not within the object, which has 8"
+        StorageError, match="offset 6 with length 3 is out of bounds for an object of 8 bytes"
     ):
         store.fetch_ranges_into("a", [(6, 3)], buffers[:1])
 

@@ -210,7 +210,7 @@ def test_decompression_bomb_is_rejected_before_inflation(tmp_path: Path) -> None
     entries = [(".zgroup", b"{}"), ("a/0", bytes(1 << 20))]
     path = write(tmp_path / "x.zip", entries, zipfile.ZIP_DEFLATED)
     small = Limits(max_chunk_bytes=2000, max_consolidated_bytes=2000)
-    with pytest.raises(LimitError, match=r"1,048,576 bytes .*; expected at most 2,000"):
+    with pytest.raises(LimitError, match=r"1,048,576 bytes .*limit of 2,000"):
         fetch(open_store(path, limits=small), "a/0")
     place = path.read_bytes().rindex(CENTRAL)
     data = bytearray(path.read_bytes())
@@ -227,7 +227,7 @@ def test_encrypted_zip_entries_and_unknown_compression_methods_are_rejected(tmp_
         file.writestr("plain", b"1")
     store = damaged(tmp_path / "x.zip", CENTRAL, 8, b"\1")
     for key in ("secret", "lzma"):
-        with pytest.raises(UnsupportedError, match="encrypted, or uses an unsupported compression"):
+        with pytest.raises(UnsupportedError, match="encrypted or uses an unsupported compression"):
             fetch(store, key)
     assert fetch(store, "plain") == [b"1"]
 

@@ -11,7 +11,7 @@ from xr_nczarr.model import Json
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
-    """Render the documents of a hierarchy, and return a dict from keys to bytes in write order.
+    """Render the documents of a hierarchy as a dict mapping keys to bytes, in write order.
 
     A node's documents come before those of its parent, and the root's documents come after those of
     all other nodes. An interrupted write therefore does not look like a complete dataset. If
@@ -41,7 +41,7 @@ def is_consolidated(hierarchy: Hierarchy) -> bool:
 
 
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
-    """Apply changes to stored documents, and return a dict from keys to the changed documents.
+    """Apply changes to stored documents, and return a dict mapping keys to the changed documents.
 
     The keys are in the order of `changes`. Unchanged members of a document keep their exact text.
     """
@@ -63,7 +63,7 @@ def refresh_consolidated(
     """Render consolidated metadata for the nodes at `paths` in a hierarchy.
 
     `changed` maps keys to documents that take precedence over the stored documents. Return a dict
-    from the key of the consolidated metadata to its bytes. The dict is empty if the Zarr version
+    mapping the key of the consolidated metadata to its bytes, or an empty dict if the Zarr version
     has no consolidated metadata.
     """
     zarr = hierarchy.zarr

@@ -32,9 +32,9 @@ class RecordSetError(UnsupportedError):
 
 
 def is_record_document(data: Bytes) -> bool:
-    """Return whether a ``.zmetadata`` belongs to a parquet reference set, not to a Zarr v2 store.
+    """Return whether a ``.zmetadata`` document describes a parquet reference set.
 
-    `data` is its content.
+    Otherwise, it is the consolidated metadata of a Zarr v2 store. `data` is its content.
     """
     if b'"record_size"' not in bytes(data):
         return False
@@ -52,7 +52,8 @@ class DocumentSource:
     Attributes
     ----------
     probed
-        A view of `store` that returns HTML error pages like objects; see `Store.probing`.
+        A variant of `store` that returns HTML error pages as if they were objects; see
+        `Store.probing`.
     page_for_missing
         HTML page that the server sends for missing objects. Empty if the server sends no such page,
         and None if this is not yet known.
@@ -68,7 +69,7 @@ class DocumentSource:
     def fetch(
         self, keys: Iterable[str], refusals: dict[str, AccessDeniedError] | None = None
     ) -> dict[str, Document]:
-        """Fetch documents, and return a dict from keys to the documents that exist.
+        """Fetch documents, and return a dict mapping keys to the documents that exist.
 
         Parameters
         ----------

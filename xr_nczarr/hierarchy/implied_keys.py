@@ -52,7 +52,7 @@ def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
 def existing_chunks(store: Store, node: ArrayNode) -> Iterator[tuple[str, int | None]]:
     """Yield the key and the size in bytes of each existing chunk or shard of an array.
 
-    Each possible key takes one request.
+    This takes one request per possible key.
     """
     indices = product(*map(range, node.object_counts))
     while batch := [*islice(indices, _BATCH_KEYS)]:

@@ -36,10 +36,10 @@ class Journal:
         One (key, earlier content, digest of the new content) tuple for each object, in write order.
         The earlier content is a str that represents the bytes in Latin-1, or None for a new object.
     appended
-        The region that the write appends to each array. Maps array paths to [start, stop] pairs,
-        one for each dimension. The stop is exclusive.
+        The region that the write appends to each array, as a mapping of array paths to lists of
+        [start, stop] pairs, one per dimension. The stop is exclusive.
     chunks
-        Whether the objects include chunks. If so, readers have to use the journal even if the store
+        Whether the objects include chunks. If so, readers must use the journal even if the store
         has consolidated metadata.
     """
 
@@ -56,7 +56,7 @@ class Journal:
         *,
         chunks: bool = False,
     ) -> Journal:
-        """Create the journal for a change to documents.
+        """Create the journal for an update to a set of metadata documents.
 
         `documents` maps keys to the new content. `stored` contains the current content in the same
         order, with None for a document that does not exist yet.
@@ -71,7 +71,7 @@ class Journal:
         return [key for key, _, _ in self.documents]
 
     def before(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
-        """Return a dict from keys to earlier content, or None if the change is already complete.
+        """Return a dict mapping keys to earlier content, or None if the change is already complete.
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
         None stands for an object that did not exist. If another program has changed any of the
@@ -100,7 +100,7 @@ class Journal:
 
 
 def open_journal(store: Store) -> Journal | None:
-    """Read the journal that an interrupted write left behind. Return None if there is no journal.
+    """Return the journal left behind by an interrupted write, or None if there is no journal.
 
     Raises
     ------

@@ -38,7 +38,7 @@ from xr_nczarr.model import (
 from xr_nczarr.storage import Listing, RolledBackStore, Store, fold_name, name_collisions
 
 Kinds = Mapping[str, NodeKind | None]
-"""Mapping from the names or paths of nodes to their kinds. None means that a kind is unknown."""
+"""Mapping of the names or paths of nodes to their kinds, or to None if a kind is unknown."""
 
 _MAX_PROBED = 100  # directories to search for an array
 
@@ -59,7 +59,7 @@ class HierarchyOptions:
     group
         Absolute path of the group to read. The metadata of its ancestors is read too.
     subgroups
-        Whether to read the groups below `group` as well.
+        Whether to read the subgroups of `group` as well.
     listed_children
         Function that returns the names and kinds of the children listed in a group's metadata, or
         None if the metadata has no such lists. Conventions such as NCZarr define the lists.
@@ -278,7 +278,7 @@ class _Search:
 
         Return a list that contains only the requested group. The list is empty if the requested
         group has no document, or if any node on the path is not a group, or is missing from the
-        list in the metadata of its parent. Groups above the requested one need no document.
+        list in the metadata of its parent. The ancestors of the requested group need no document.
         """
         paths = paths_above(self.options.group)[:-1]
         if len(paths) > self.options.limits.max_depth:
@@ -299,7 +299,7 @@ class _Search:
         return [parent]
 
     def _parse(self, kinds: Kinds) -> dict[str, Node]:
-        """Fetch and parse the nodes at the paths in `kinds`. Paths without a node are left out.
+        """Fetch and parse the nodes at the paths in `kinds`, omitting paths without a node.
 
         Documents are fetched in one batch of requests, or in two from a local store. If the kind of
         a node is known, only documents of that kind are fetched.
@@ -328,7 +328,7 @@ class _Search:
         return self.zarr.parse_node(path, documents, limits=self.options.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
-        """Yield the path and kind of each child of the groups. An unknown kind is None."""
+        """Yield the path and kind of each child of the groups. The kind is None if unknown."""
         listed = {group.path: self.options.listed_children(group) for group in groups}
         unnamed = [group.path for group in groups if listed[group.path] is None]
         listings = dict(
@@ -392,7 +392,7 @@ class _Search:
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return the keys of a node's documents.
 
-        If `kind` is given, the document that would define a node of the other kind is left out.
+        If `kind` is given, the document that would define a node of the other kind is omitted.
         """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
@@ -412,7 +412,7 @@ class _Search:
 
         Some file systems do not distinguish names such as "a" and "A". The metadata can then
         contain both names, although the files of one have replaced those of the other. All arrays
-        at or below either name become broken nodes.
+        at or under either name become broken nodes.
         """
         if self.store.remote or len({*map(fold_name, self.nodes)}) == len(self.nodes):
             return
@@ -455,7 +455,7 @@ class _Search:
         if mark is not None:
             return NotFoundError(
                 "the store is incomplete because a write was interrupted",
-                remedy="Run the same write or copy again to complete the store, or remove it",
+                remedy="Rerun the same write or copy to complete the store, or remove the store",
             )
         keys = ", ".join(dict.fromkeys(zarr.root_keys()[0] for zarr in candidates))
         is_empty = not self.store.remote and not any(self.store.list_names(""))

@@ -1,7 +1,7 @@
 """The location of a reference document.
 
-If a reference set is large, only the location of its document is pickled. The receiving process
-then reads the document again.
+If a reference set is large, only the location of its document is pickled, so that the receiving
+process reads the document again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_SETS = 4
 
 # All parsed sets that are in use.
 _used: WeakValueDictionary[Any, ReferenceSet] = WeakValueDictionary()
-# The last few sets that were read again. They stay in memory even if they are not in use.
+# The most recently reread sets, which stay in memory even if they are not in use.
 _reread = SharedCache[Any, ReferenceSet](_MAX_SETS)
 
 
@@ -40,7 +40,7 @@ class ReferenceDocument:
     name
         Key of the document in `folder`.
     digest
-        Digest of the document's content when the document was opened. Empty before that.
+        Digest of the content that the document had when it was opened. Empty until then.
     template_overrides, templates, limits
         See `parse_references`.
     """
@@ -92,7 +92,7 @@ class ReferenceDocument:
             raise ReferenceSetError(
                 f"the reference document was {'removed' if references is None else 'changed'} "
                 "after the dataset was opened",
-                remedy="Open the dataset again. If workers cannot read the document, pass "
+                remedy="Reopen the dataset. If workers cannot read the document, pass "
                 "the reference set as a dictionary, which is sent to the workers",
             )
         return references

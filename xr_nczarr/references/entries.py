@@ -32,7 +32,7 @@ Entry = str | Address
 
 
 class PickledByFields:
-    """Base class for dataclasses that pickle only their fields, and not their cached properties."""
+    """Base class for dataclasses that pickle only their fields, not their cached properties."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -41,7 +41,7 @@ class PickledByFields:
 
 
 def is_metadata(key: str) -> bool:
-    """Return whether a key belongs to a metadata document of any Zarr version, not to a chunk."""
+    """Return whether a key belongs to a metadata document of any Zarr version."""
     name = key.rpartition("/")[2]
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 
@@ -68,8 +68,8 @@ def decode_inline(text: str, key: str) -> bytes:
 def encode_inline(data: bytes) -> str:
     """Encode inline bytes as a string for a reference document; the inverse of `decode_inline`.
 
-    UTF-8 text is stored as it is, unless it contains control characters or starts with
-    ``base64:``. All other bytes are encoded as Base64.
+    UTF-8 text is stored as is, unless it contains control characters or starts with ``base64:``.
+    All other bytes are encoded as Base64.
     """
     try:
         text = data.decode()
@@ -102,7 +102,7 @@ def parse_members(data: bytes | str) -> dict[str, Any]:
 
 
 def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict from (key, value) pairs, and check that no key occurs twice.
+    """Build a dict from (key, value) pairs, checking that no key occurs twice.
 
     Raises
     ------

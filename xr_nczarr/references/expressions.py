@@ -52,9 +52,9 @@ Expression = DimensionValue | Call | Value
 def compiled(expression: Expression) -> Computed:
     """Compile an expression into a function of the dimension values.
 
-    The function takes a mapping from the names of the dimensions to their values. It raises a
-    ReferenceSetError if the expression cannot be evaluated, for example because it divides by zero
-    or adds a string to a number. It raises a LimitError if a computed value is too large.
+    The function takes a mapping of dimension names to values. It raises a ReferenceSetError if the
+    expression cannot be evaluated, for example because it divides by zero or adds a string to a
+    number. It raises a LimitError if a computed value is too large.
     """
     return _checked(_compiled(expression))
 
@@ -243,7 +243,7 @@ def rounded(value: Value, precision: Value = 0) -> Value:
     """Round a number to `precision` decimal places (at most 15)."""
     if type(precision) is not int or not 0 <= precision <= 15:
         raise TypeError(
-            f"the precision is {quote(repr(precision))}; expected an integer from 0 to 15"
+            f"the precision must be an integer from 0 to 15, not {quote(repr(precision))}"
         )
     return round(value, precision)
 
@@ -256,7 +256,7 @@ def formatted(pattern: Value, *values: Value) -> str:
     pattern = str(pattern)
     if not _FORMAT.fullmatch(pattern):
         raise TypeError(
-            f"the format is {quote(pattern)}; expected only %d, %s and %x with a width of at most "
-            "64, and %%"
+            f"unsupported format {quote(pattern)}; only %d, %s, %x (with a width of at most 64) "
+            "and %% are supported"
         )
     return str(pattern % values)

@@ -1,9 +1,9 @@
 """Generators (``gen``), in which one template declares many keys.
 
-A reference is looked up without expanding the generator if the keys are chunk keys, and the chunk
-index determines the values of all dimensions. For this, each number in the chunk index must be a
-constant, or ``scale * value + shift`` for one dimension of integers. All other generators are
-expanded.
+A reference is looked up without expanding the generator if the keys are chunk keys whose chunk
+index determines the values of all dimensions. Each number in the chunk index must be either a
+constant or ``scale * value + shift``, where ``value`` is the value of a single integer dimension.
+All other generators are expanded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _IndexNumber(NamedTuple):
     """A number in a chunk index, which equals ``scale * value + shift``.
 
     `value` is the value of the dimension `name`, and `values` contains all values of this
-    dimension. For a constant number, the defaults describe a dimension with the only value 0.
+    dimension. For a constant number, the defaults describe a dimension whose only value is 0.
     """
 
     shift: int
@@ -77,8 +77,8 @@ class Generator(PickledByFields):
     key, url
         The templates for the key and the URL, each as a tuple of parts to be concatenated.
     offset, length
-        The templates for the offset and the length in bytes, or None if the references are to whole
-        objects.
+        The templates for the offset and the length in bytes, or None if the references refer to
+        whole objects.
     dimensions
         Mapping from the name of each dimension to its values, in document order. The last dimension
         varies fastest.
@@ -109,7 +109,7 @@ class Generator(PickledByFields):
     def find(self, key: str, index: Sequence[int]) -> Reference | None:
         """Return the reference for `key`, or None if the generator does not declare the key.
 
-        `key` must have the generator's `pattern`, with the numbers in `index`.
+        `key` must match the generator's `pattern`, and `index` must be the chunk index in `key`.
         """
         assert self._chunk_keys is not None
         values: dict[str, int] = {}
@@ -145,7 +145,7 @@ class Generator(PickledByFields):
             yield self._member(dict(zip(self.dimensions, combination, strict=True)))
 
     def _member(self, values: Values) -> tuple[str, Reference]:
-        """Return the key and the reference for the given values of the dimensions."""
+        """Return the key and the reference for the given dimension values."""
         key = self._templates.key(values)
         if is_metadata(key) or not key:
             raise ReferenceSetError(
@@ -154,7 +154,7 @@ class Generator(PickledByFields):
         return key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Reference:
-        """Return the reference for the given values of the dimensions, which declare `key`."""
+        """Return the reference for the given dimension values, which produce `key`."""
         templates = self._templates
         try:
             url = templates.url(values)
@@ -170,8 +170,8 @@ class Generator(PickledByFields):
     def _chunk_keys(self) -> tuple[KeyPattern, list[_IndexNumber]] | None:
         """The pattern of all keys, and the numbers in their chunk indices.
 
-        None if the keys are not chunk keys, or if the numbers do not determine the values of all
-        dimensions.
+        This is None if the keys are not chunk keys, or if the numbers do not determine the values
+        of all dimensions.
         """
         first = {name: domain[0] for name, domain in self.dimensions.items()}
         split = split_chunk_key(self._templates.key(first))
@@ -210,7 +210,11 @@ class Generator(PickledByFields):
 
     @cached_property
     def _integers(self) -> dict[str, tuple[Collection[int], tuple[int, int]]]:
-        """The values of each dimension of distinct integers, and the two outermost values."""
+        """The dimensions whose values are distinct integers.
+
+        Each dimension name maps to its values and to a tuple of the smallest and the largest value,
+        in any order.
+        """
         integers: dict[str, tuple[Collection[int], tuple[int, int]]] = {}
         for name, domain in self.dimensions.items():
             if isinstance(domain, range):

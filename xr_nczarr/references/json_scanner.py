@@ -90,7 +90,7 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
 
 
 def remove_markers(members: dict[str, object]) -> int:
-    """Remove the markers of `scan_document` from `members`, and return how many there were."""
+    """Remove the markers of `scan_document` from `members`, and return their number."""
     markers = [name for name in members if name.startswith(_MARKER)]
     for name in markers:
         del members[name]
@@ -279,7 +279,7 @@ class _Block:
     def _occurs(self, starts: Numbers, expected: bytes) -> Mask:
         """Return, for each position in `starts`, whether the text there begins with `expected`.
 
-        `expected` may have at most eight bytes.
+        `expected` may be at most eight bytes long.
         """
         mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
         matches: Mask = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
@@ -333,7 +333,7 @@ def _key_pattern(prefix: bytes, separator: str, rank: int) -> KeyPattern | None:
     """Return the pattern of the chunk keys that begin with `prefix`.
 
     `prefix` consists of raw bytes of a JSON string, in which escape sequences are not yet decoded.
-    Return None if these bytes are not valid JSON, or if `split_chunk_key` would return another
+    Return None if these bytes are not valid JSON, or if `split_chunk_key` would return a different
     pattern for these keys.
     """
     try:

@@ -181,9 +181,9 @@ def record_document(store: Store) -> bytes | None:
 def _folder(url: str, options: ReferenceOptions, *, follow_symlinks: bool = True) -> Store:
     """Return the folder that contains a set.
 
-    `follow_symlinks` is whether symbolic links may lead out of a local folder. The caller names a
-    document, which may therefore be such a link. The record files of a set may be links only if the
-    set is trusted.
+    `follow_symlinks` determines whether symbolic links may point outside a local folder. A document
+    may be such a link, because the caller names it. Record files may be such links only if the set
+    is trusted.
     """
     path, max_bytes = local_path(url), options.access.limits.max_consolidated_bytes
     if path is not None:

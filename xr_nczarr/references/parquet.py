@@ -44,7 +44,7 @@ def parse_parquet_references(
     metadata
         The content of the directory's ``.zmetadata``.
     fetch
-        Function that takes the names of files, and yields their contents in order. It yields None
+        Function that takes the names of files and yields their contents in order. It yields None
         for a missing file. The function is called when chunks are looked up, and it is pickled with
         the set.
     limits
@@ -215,8 +215,8 @@ def render_parquet_references(
     Raises
     ------
     UnsupportedError
-        If pyarrow is not installed, or if the layout cannot express the set. Apart from metadata,
-        the layout can express only references to chunks of Zarr v2 arrays.
+        If pyarrow is not installed, or if the layout cannot represent the set. Apart from metadata,
+        the layout can represent only references to chunks of Zarr v2 arrays.
     ReferenceSetError
         If the metadata of an array is invalid.
     """
@@ -259,10 +259,11 @@ def render_parquet_references(
 
 
 def _dotted(key: str, document: Json) -> Json:
-    """Declare in a ``.zarray`` that chunk keys have dots. Return any other document unchanged.
+    """Set the chunk key separator of a ``.zarray`` document to a dot.
 
-    This includes each ``.zarray`` in consolidated metadata. The rows of a record file do not depend
-    on the separator, and kerchunk supports only dots.
+    Each ``.zarray`` in consolidated metadata is also changed. Any other document is returned
+    unchanged. The rows of a record file do not depend on the separator, but kerchunk supports only
+    dots.
     """
     if not isinstance(document, dict):
         return document

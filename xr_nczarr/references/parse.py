@@ -76,7 +76,7 @@ def parse_references(
     document
         The document as JSON, or as a dictionary.
     template_overrides
-        A mapping from names to templates. These templates are added to those in the document, and
+        A mapping of names to templates. They are added to the templates in the document, and
         replace templates of the same name.
     templates
         The language of the templates. ``"safe"`` allows little more than names and arithmetic.
@@ -172,7 +172,7 @@ def expand(
     generated = sum(generator.key_count for generator in references.generators)
     if generated > bounds.max_references:
         raise LimitError(
-            f"the generators declare {generated:,} references; expected at most "
+            f"the generators declare {generated:,} references, which exceeds the limit of "
             f"{bounds.max_references:,}",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
@@ -188,7 +188,7 @@ def expand(
 def _load(
     document: ReferenceInput, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
-    """Scan the regular members of a document with `scan_document`, and parse all others.
+    """Scan the regular members of a document with `scan_document`, and parse all other members.
 
     Returns
     -------
@@ -215,7 +215,7 @@ def _load(
         data = document.encode() if isinstance(document, str) else bytes(document)
         if len(data) > limits.max_consolidated_bytes:
             raise LimitError(
-                f"the reference document has {len(data):,} bytes; expected at most "
+                f"the reference document is {len(data):,} bytes long, which exceeds the limit of "
                 f"{limits.max_consolidated_bytes:,}",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
@@ -447,8 +447,8 @@ def _expand_into(refs: dict[str, Any], generator: Generator, max_references: int
     """
     if generator.key_count > max_references:
         raise LimitError(
-            f"a generator that must be expanded declares {generator.key_count:,} references; "
-            f"expected at most {max_references:,}",
+            f"a generator that must be expanded declares {generator.key_count:,} references, "
+            f"which exceeds the limit of {max_references:,}",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )

@@ -107,7 +107,7 @@ class ReferenceTrust(Trust):
         )
 
     def remedy(self, location: str) -> str:
-        """Return an instruction that describes how to allow a location."""
+        """Return instructions for allowing a location."""
         allowed = f'storage_options={{"allow": [{_folder(location)!r}]}}'
         return f"If you trust the reference set, allow that location: {allowed}"
 

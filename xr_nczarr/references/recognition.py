@@ -1,7 +1,7 @@
 """Recognize reference sets by their names and storage options.
 
-This module is imported whenever any kind of store is opened. Therefore, it does not import any
-other module of this package.
+This module is imported whenever any kind of store is opened, so it does not import any other module
+of this package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", 
 
 
 def parse_target(target: object) -> Location:
-    """Parse a path, a URL or an object that can be the name of a reference set.
+    """Parse a path, a URL or an object that may name a reference set.
 
     If the target names a reference set explicitly, as ``reference://group::document`` does, the
     URL of the location is ``reference::``, followed by the URL of the document. In this case,
@@ -100,7 +100,7 @@ def has_reference_options(options: Mapping[str, Any]) -> bool:
 
 
 def is_json(url: str) -> bool:
-    """Return whether a path or URL has the suffix of a JSON file, which may be compressed."""
+    """Return whether a path or URL has the suffix of a JSON file, possibly compressed."""
     return split_query(url)[0].endswith(_JSON_SUFFIXES)
 
 

@@ -30,13 +30,13 @@ _NUMBER_BYTES = 16  # per row, for offset and size
 _UNREADABLE = (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError)
 
 Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
-"""Function that takes the names of files in a directory, and yields their contents in order.
+"""Function that takes the names of files in a directory and yields their contents in order.
 
 The function yields None for a file that does not exist.
 """
 
 _Columns = Mapping[str, Any]
-"""Mapping from the name of each column in a file to the values in that column."""
+"""Mapping of column names to the values in each column of a file."""
 
 
 class _Parquet(NamedTuple):
@@ -74,15 +74,15 @@ class RecordFiles:
         return RecordFiles, (self.fetch, self.max_rows, self.max_bytes)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
-        """Return a mapping from names to record files.
+        """Return a mapping of names to record files.
 
         All files that are not cached are fetched in one call. If there are more names than the
-        cache can hold, the last ones are left out.
+        cache can hold, the last ones are omitted.
         """
         return self._files.load(islice(dict.fromkeys(names), _MAX_KEPT_FILES), self._fetched)
 
     def row(self, name: str, row: int) -> dict[str, Any] | None:
-        """Return the values in a row of the file `name`, as a dict from column names to values.
+        """Return the values in a row of the file `name`, as a dict keyed by column name.
 
         Return None if the file or the row does not exist.
 
@@ -118,7 +118,7 @@ class _RecordFile:
         self._reading = ProcessLock()  # a pyarrow file serves one thread at a time
 
     def row(self, row: int) -> dict[str, Any] | None:
-        """Return the values in a row, as a dict from column names to values.
+        """Return the values in a row, as a dict keyed by column name.
 
         Return None if the row does not exist.
         """
@@ -138,12 +138,13 @@ class _RecordFile:
         rows = sum(opened.rows)
         if rows > self._max_rows:
             raise LimitError(
-                f"the parquet file has {rows:,} rows; expected at most {self._max_rows:,}"
+                f"the parquet file has {rows:,} rows, which exceeds the limit of {self._max_rows:,}"
             )
         size = opened.size - _NUMBER_BYTES * rows
         if size > self._max_bytes:
             raise LimitError(
-                f"URLs and inline data total {size:,} bytes; expected at most {self._max_bytes:,}",
+                f"URLs and inline data total {size:,} bytes, which exceeds the limit of "
+                f"{self._max_bytes:,}",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
         return opened

@@ -106,10 +106,10 @@ class ReferenceSet(PickledByFields):
         return [reference for reference in found if reference is not None]
 
     def names(self, prefix: str = "") -> Listing:
-        """Return the sorted names directly below `prefix`.
+        """Return the sorted names directly under `prefix`.
 
-        Chunks in tables, parquet files and generators are left out. There may be very many of them,
-        and they are not needed to find groups and arrays.
+        Chunks in tables, parquet files and generators are omitted, because there may be very many
+        of them, and they are not needed to find groups and arrays.
         """
         return one_level(self._sorted_keys, prefix)
 

@@ -1,4 +1,4 @@
-"""A store that looks up keys in a reference set, and fetches the bytes to which the set refers."""
+"""A store that looks up keys in a reference set and fetches the bytes to which the set refers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _MAX_LISTED = 1_000_000
 _BATCH_RANGES = 4096
 _SAMPLED_URLS = 16
 _MIN_CHUNKS = 8
-"""Minimum number of chunks for which it is worthwhile to look them up together."""
+"""Minimum number of chunks worth looking up together."""
 _MAX_PICKLED_BYTES = 64 << 10
 """Maximum size in bytes of a pickled reference set.
 
-A larger set is not pickled. The receiving process reads the document instead.
+If a set is larger, it is not pickled, and the receiving process reads the document instead.
 """
 
 
@@ -72,8 +72,8 @@ class ReferenceStore(Store):
         The document from which the set was read, if any.
     prefix
         The store contains at least the chunks whose keys begin with this prefix. When the set is
-        read from `document`, other references may be left out. If the prefix is empty, the whole
-        set is kept.
+        read from `document`, other references may be omitted. If the prefix is empty, the whole set
+        is kept.
     """
 
     zero_fill_is_missing = False
@@ -272,12 +272,12 @@ class ReferenceStore(Store):
         return merged + len(pieces) - len(parts)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names directly below `prefix`; see `ReferenceSet.names`."""
+        """Return the sorted names directly under `prefix`; see `ReferenceSet.names`."""
         check_prefix(prefix, self.name)
         return self.references.names(prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-        """Yield the key and the size in bytes of every object below `prefix`.
+        """Yield the key and the size in bytes of every object under `prefix`.
 
         The size is None for a reference to a whole object.
 
@@ -288,8 +288,8 @@ class ReferenceStore(Store):
         """
         if self.references.key_count > _MAX_LISTED:
             raise UnsupportedError(
-                f"the reference set declares {self.references.key_count:,} objects, which are too "
-                "many to list",
+                f"the reference set declares too many objects to list: "
+                f"{self.references.key_count:,}",
                 store=self.name,
             )
         for key, reference in self.references.items():
@@ -342,9 +342,8 @@ class ReferenceStore(Store):
         size = _declared_size(reference) or 0
         first, count = (0, size) if whole else (first_byte(wanted, size, self.name), length)
         if count > self.max_bytes:
-            raise too_large(
-                f"the reference set refers to {count:,} bytes", self.max_bytes, self.name, key
-            )
+            problem = f"the reference set refers to a range of {count:,} bytes"
+            raise too_large(problem, self.max_bytes, self.name, key)
         if isinstance(reference, bytes):
             return reference[first : first + count]
         if not count:
@@ -396,7 +395,7 @@ class ReferenceStore(Store):
         part = "" if piece.length is None else f", {piece.length} bytes at offset {piece.start}"
         raise StorageError(
             f"the reference set refers to an object that does not exist{status}",
-            remedy="If the object was moved or removed, create the reference set again",
+            remedy="If the object was moved or removed, recreate the reference set",
             store=self.name,
             key=piece.key,
             place=mask(piece.url) + part,

@@ -116,9 +116,9 @@ def write(
     Raises
     ------
     UnsupportedError
-        If chunks are deflated entries of a zip file, because references cannot point to such
-        chunks. Also if `source` is a group inside a store. For a directory of parquet files, also
-        if `generators` is true, the store is Zarr v3, or pyarrow is not installed.
+        If chunks are deflated entries of a zip file, which references cannot point to, or if
+        `source` is a group inside a store. For a directory of parquet files, also if `generators`
+        is true, the store is Zarr v3, or pyarrow is not installed.
     ConflictError
         If the target exists and is not a reference set.
 
@@ -275,7 +275,7 @@ def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
 
 
 def _addresses(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Address]:
-    """Return a dict from keys to addresses, except for objects that must be stored inline.
+    """Return a dict mapping keys to addresses, omitting objects that must be stored inline.
 
     Objects must be stored inline if they are smaller than `inline_below` bytes, or if they have no
     address at which other programs can read them.

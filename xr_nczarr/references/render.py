@@ -95,7 +95,7 @@ def collect_references(pairs: Iterable[tuple[str, Reference]]) -> ReferenceSet:
 
 
 def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> ReferenceSet:
-    """Copy a reference set, and convert its Zarr v2 metadata for kerchunk and VirtualiZarr.
+    """Copy a reference set, converting its Zarr v2 metadata for kerchunk and VirtualiZarr.
 
     The references to chunks stay the same. The metadata changes as follows, so that these two
     programs understand it:
@@ -152,10 +152,10 @@ def _encoded_fill(attributes: str) -> str | None:
 def _with_changes(
     entries: Mapping[str, Any], changes: Mapping[str, Mapping[str, Json]], limits: Limits
 ) -> dict[str, Any]:
-    """Return entries in which members of documents, and of their consolidated copies, are changed.
+    """Return `entries` with changed members in documents and in their consolidated copies.
 
-    The text of all other members stays exactly the same, because readers recognize netCDF-C's
-    character attributes by it.
+    All other values are kept verbatim, because readers rely on their exact text to recognize
+    netCDF-C's character attributes.
     """
     changed = dict(entries)
     for key, members in changes.items():
@@ -192,8 +192,8 @@ def _generators(table: ReferenceTable) -> list[Json]:
     """Return items of ``gen`` that declare all references of a table.
 
     Each generator declares a slice of the array's chunk grid along its first dimension. Either the
-    chunks in the slice are at regular distances in one file, or each chunk is a separate object
-    whose URL ends in the chunk key.
+    chunks in the slice are evenly spaced in one file, or each chunk is a separate object whose URL
+    ends in the chunk key.
 
     Return an empty list if the chunks are too irregular, or if some of them have no reference.
     """

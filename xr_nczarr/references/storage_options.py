@@ -50,8 +50,8 @@ class ReferenceOptions:
         Protocol and options for the document, and for targets with the same scheme and host (or
         bucket) as the document.
     remote_protocol, remote_options
-        Protocol and options for the targets, which are the objects to which the set refers.
-        Without a protocol, the options apply to all protocols.
+        Protocol and options for the targets: the objects to which the set refers. If no protocol is
+        given, the options apply to all protocols.
     template_overrides, templates
         See `parse_references`.
     allow
@@ -59,8 +59,8 @@ class ReferenceOptions:
         bucket. A protocol that does more than transfer bytes, for example one that runs code, is
         allowed only for these prefixes and paths, even if the set is local.
     by_location
-        Mapping from URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options
-        or fsspec filesystems. It includes the filesystems in fsspec's ``fs`` option.
+        Mapping of URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options or
+        fsspec filesystems. It includes the filesystems in fsspec's ``fs`` option.
     others
         All other options. They apply to the document, and to targets with the same scheme and host
         (or bucket).
@@ -112,10 +112,10 @@ class ReferenceOptions:
                 del remaining[name]
         if options.get("remote_protocol") in CACHES:
             raise UnsupportedError(
-                f'the storage option "remote_protocol" is {options["remote_protocol"]!r}, which is '
-                "a cache; expected the protocol of the referenced files",
-                remedy="Leave out the cache, and pass the options for these files under the "
-                'protocol of the files: storage_options={"s3": {…}}',
+                'the storage option "remote_protocol" must be the protocol of the referenced '
+                f"files, not of a cache ({options['remote_protocol']!r})",
+                remedy="Leave out the cache, and use the protocol of the referenced files as the "
+                'key for their options: storage_options={"s3": {…}}',
             )
         if not access.trusted and options.get("templates", "safe") != "safe":
             raise ValueError(f"templates={options['templates']!r} is not allowed with trust='none'")
@@ -138,7 +138,7 @@ class ReferenceOptions:
         if origin is not None:
             # If the caller passes options for a URL prefix, or for a protocol with buckets, the set
             # may refer to URLs with that prefix or protocol. Options for any other protocol allow
-            # nothing, because otherwise, the set could refer to all hosts.
+            # nothing; otherwise, the set could refer to all hosts.
             buckets = {f"{name}://" for protocol in _BUCKETS for name in protocol_names(protocol)}
             places = (p for p in options if p in buckets or p.partition("://")[2])
             allow = (*allow, *places)
@@ -149,8 +149,8 @@ class ReferenceOptions:
             raise UnsupportedError(
                 f'the storage option "{name}" has no effect on this target',
                 remedy="If this is a local reference set, pass options for the referenced files "
-                'as the storage option "remote_options". Options for only some of these files can '
-                'instead be passed under a prefix of their URLs, such as {"s3://bucket": {…}}',
+                'as the storage option "remote_options". To pass options for only some of these '
+                'files, use a prefix of their URLs as the key, as in {"s3://bucket": {…}}',
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
         # A URL without a protocol may begin with a bucket of the remote protocol. If the remote

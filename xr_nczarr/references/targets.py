@@ -28,7 +28,7 @@ _BUCKETS = ("s3", "gs")
 class _WholePaths(FsspecClient):
     """A client whose keys are complete paths in a filesystem, or complete chained URLs.
 
-    As a result, one client can read all targets that share a protocol and options.
+    One client can therefore read all targets that share a protocol and options.
     """
 
     def path(self, key: str) -> str:
@@ -48,14 +48,14 @@ class Targets:
     protocol
         Protocol for URLs that have none. If None, such URLs are relative to the document.
     options
-        Pairs of a URL prefix and the options for URLs that begin with it. The options are a mapping
-        of storage options, or an fsspec filesystem. The longest prefix comes first. An empty prefix
+        (prefix, options) pairs, starting with the longest prefix. The options, a mapping of storage
+        options or an fsspec filesystem, apply to URLs that begin with the prefix. An empty prefix
         applies to all remote targets.
     retry
         The rules for retrying failed requests.
     max_object_bytes
-        Maximum size of an object in bytes. A larger object raises LimitError before memory for it
-        is allocated.
+        Maximum size of an object in bytes. Reading a larger object raises LimitError before any
+        memory is allocated.
     """
 
     document: str

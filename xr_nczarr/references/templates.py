@@ -76,9 +76,9 @@ class _Scope(NamedTuple):
     """The names that an expression may use: dimensions, and the arguments of a template call.
 
     Each argument is stored with the scope in which it is evaluated. `within` contains the names of
-    the templates that are being inlined, outermost first. `budget` limits the number
-    of syntax nodes: it is an iterator that is advanced for each node that is compiled. All scopes
-    of one template share it.
+    the templates that are being inlined, outermost first. `budget` limits the number of syntax
+    nodes: it is an iterator that is advanced for each compiled node, and is shared by all scopes of
+    one template.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -229,7 +229,7 @@ def _parse(text: str) -> list[Any]:
     The rendered text is the concatenation of the nodes' values.
     """
     if len(text) > MAX_TEXT:
-        raise LimitError(f"a template has more than {MAX_TEXT:,} characters")
+        raise LimitError(f"a template is longer than {MAX_TEXT:,} characters")
     # Import jinja2 only here: most sets have no templates, and importing it takes longer than
     # opening such a set.
     import jinja2
@@ -282,7 +282,7 @@ def _unpacks(node: Any) -> bool:
 
 def _refused(node: Any) -> RefusedError:
     return RefusedError(
-        f"a template contains the syntax element {quote(type(node).__name__)}; expected only names "
-        "and arithmetic",
+        f"a template contains the syntax element {quote(type(node).__name__)}, but only names and "
+        "arithmetic are allowed",
         remedy='If you trust the set, open it with templates="jinja2"',
     )

@@ -20,9 +20,9 @@ _REMOVAL_WAITS = (0, 0.02, 0.2, 1)  # seconds before each attempt
 def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
     """Return a path for a temporary file or directory in the same directory as `path`.
 
-    Stores omit files with such names from their listings. `ending` is the file extension: ``tmp``,
-    ``lock`` or ``staging``. If `unique` is true, each call returns a different path. A long name is
-    truncated, so that any file system accepts it.
+    Stores omit such files from their listings. `ending` is the file extension: ``tmp``, ``lock`` or
+    ``staging``. If `unique` is true, each call returns a different path. A long name is truncated
+    so that any file system accepts it.
     """
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
@@ -35,7 +35,7 @@ def is_hidden(name: str) -> bool:
 
 
 def check_not_hidden(key: str, store: str) -> None:
-    """Raise RefusedError if a name in a key is hidden, because listings would omit its objects."""
+    """Raise RefusedError if a component of a key is a hidden name, which listings would omit."""
     if any(map(is_hidden, key.split("/"))):
         raise RefusedError(
             "the name is reserved for temporary files and locks",
@@ -46,21 +46,21 @@ def check_not_hidden(key: str, store: str) -> None:
 
 
 def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Sync) -> None:
-    """Create or replace a file atomically, and create missing parent directories.
+    """Create or replace a file atomically, creating any missing parent directories.
 
-    Readers never see a partly written file, because the file is renamed once it is complete. If
-    `fill` raises an error, the file at `path` is not changed.
+    Readers never see a partially written file, because the file is renamed once it is complete. If
+    `fill` raises an error, the file at `path` is left unchanged.
 
     Parameters
     ----------
     size
         Size of the new file in bytes.
     fill
-        Function that takes a file descriptor, and writes the content.
+        Function that takes a file descriptor and writes the content to it.
     sync
         If ``"all"``, the content is flushed to disk before the file is renamed, and the directory
-        afterwards. If ``"commit"``, the system starts writing large files to disk immediately, so
-        that the later flush takes less time.
+        is flushed afterwards. If ``"commit"``, the system starts writing large files to disk
+        immediately, so that the later flush takes less time.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
@@ -87,7 +87,7 @@ def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Syn
 
 
 def _make_folders(path: str, *, sync: bool) -> None:
-    """Create a directory and its missing parents. If `sync` is true, flush them to disk."""
+    """Create a directory and any missing parents, flushing them to disk if `sync` is true."""
     existing = existing_folder(path)
     os.makedirs(path, exist_ok=True)
     while sync and path != existing:
@@ -156,7 +156,7 @@ def concurrent_creation_error(name: str) -> ExistsError:
 
 
 def copy_tree(source: str, target: str, *, sync: bool) -> None:
-    """Create the directory `target` with all files of `source`, except for temporary files.
+    """Copy all files in `source`, except for temporary files, to the new directory `target`.
 
     The new files are hard links if possible; see `link_or_copy`. If `sync` is true, everything is
     flushed to disk.
@@ -191,7 +191,7 @@ def link_or_copy(file: str, name: str, *, sync: bool) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file, a symbolic link, or a directory and everything below it."""
+    """Remove a file, a symbolic link, or a directory and everything in it."""
     if os.path.isdir(path) and not os.path.islink(path):
         system.remove_tree(path)
     else:
@@ -199,7 +199,7 @@ def remove(path: str) -> None:
 
 
 def discard_tree(path: str) -> None:
-    """Remove a directory, and try again if another process adds files to it in the meantime.
+    """Remove a directory, retrying if another process adds files to it in the meantime.
 
     For example, dask workers finish writing their current chunks even after a write has failed. No
     error is raised if the directory cannot be removed.

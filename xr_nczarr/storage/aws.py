@@ -99,7 +99,7 @@ class FoundCredentials:
         When the credentials expire, obstore calls this method again.
         """
         frozen = self._credentials.get_frozen_credentials()
-        # botocore caches its credentials, and renews them before they expire.
+        # botocore caches its credentials and renews them before they expire.
         return StaticCredentials(frozen.access_key, frozen.secret_key, frozen.token)() | {
             "expires_at": datetime.now(UTC) + _LIFETIME
         }
@@ -162,13 +162,13 @@ def _is_configured() -> bool:
 def _static_credentials(values: Sequence[str | None]) -> StaticCredentials | None:
     """Return static credentials, or None if no value is set.
 
-    `values` contains the access key, the secret key and the session token, in this order. An
-    item that is None or empty counts as not set.
+    `values` contains the access key, the secret key and the session token, in this order. An item
+    that is None or empty counts as unset.
 
     Raises
     ------
     NoEquivalent
-        If any value is set, but the access key or the secret key is missing.
+        If any value is set but the access key or the secret key is missing.
     """
     key, secret, token = values
     if key and secret:

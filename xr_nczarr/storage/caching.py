@@ -1,4 +1,4 @@
-"""Stores that wrap another store: to cache or prefetch objects, or to show an earlier state."""
+"""Stores that wrap another store to cache or prefetch objects, or to show an earlier state."""
 
 from __future__ import annotations
 
@@ -52,10 +52,7 @@ class _WrapperStore(Store):
 
     @abstractmethod
     def _wrap(self, source: Store) -> Store:
-        """Return a wrapper of the same kind around `source`.
-
-        `source` is a variant of `self.source`.
-        """
+        """Return a wrapper of the same kind around `source`, a variant of `self.source`."""
 
     def probing(self) -> Store:
         return self._wrap(self.source.probing())
@@ -94,18 +91,17 @@ class CachingStore(_WrapperStore):
     download is complete. Another reader could then read a truncated object, either during the
     download or after a lost connection.
 
-    Missing objects are not cached. They are requested again each time.
+    Missing objects are not cached, so they are requested again each time.
 
     Parameters
     ----------
     source
         The store to read from.
     url
-        The URL of `source`. It distinguishes the objects of this store from those of other stores
-        in the same cache.
+        The URL of `source`, which distinguishes the objects of this store from those of other
+        stores in the same cache.
     folder
-        Directory of the cache, which several stores can share. If it is None, a temporary
-        directory is created.
+        Cache directory, which several stores can share. If None, a temporary directory is created.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
@@ -136,7 +132,7 @@ class CachingStore(_WrapperStore):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        Each object is first downloaded into the cache as a whole.
+        Each object is first downloaded to the cache in full.
         """
         responses = self._fill([item.key for item in ranges], self.source.fetch)
         for key, start, length in ranges:
@@ -174,8 +170,8 @@ class CachingStore(_WrapperStore):
     def _fill(self, keys: Iterable[str], request: _Fetch) -> dict[str, Any]:
         """Add the objects at `keys` to the cache, unless they are already cached.
 
-        A response must not be cached if it is a web page, an AccessDeniedError, or None (for a
-        missing object). Return a dict that maps object keys to such responses.
+        Web pages, AccessDeniedErrors and None (for a missing object) are not cached. Return a dict
+        mapping object keys to these responses.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
@@ -204,11 +200,11 @@ def cache_error(store: str) -> UnsupportedError:
 
 
 class _OverlayStore(_WrapperStore):
-    """A store that knows some objects, and reads all others from `source`."""
+    """A store that knows some objects and reads all others from `source`."""
 
     @abstractmethod
     def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return the known objects among those at `keys`, as a mapping from keys to bytes.
+        """Return a mapping of `keys` to bytes, containing only the known objects.
 
         The value of a missing object is None.
         """
@@ -222,7 +218,7 @@ class _OverlayStore(_WrapperStore):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        The ranges of known objects are cut from these objects.
+        Ranges of known objects are sliced from those objects.
         """
         known = self._known([item.key for item in ranges])
         others = self.source.fetch_ranges([item for item in ranges if item.key not in known])
@@ -234,7 +230,7 @@ class _OverlayStore(_WrapperStore):
 
 
 class PrefetchingStore(_OverlayStore):
-    """A store that prefetches the objects of `group`, and reads all other objects from `source`.
+    """A store that prefetches the objects of `group` and reads all other objects from `source`.
 
     Only `source` is pickled, so that prefetched objects are not sent to other processes.
     """
@@ -260,9 +256,9 @@ class PrefetchingStore(_OverlayStore):
 class PrefetchGroup:
     """A group of objects that are all fetched as soon as one of them is needed.
 
-    The objects are then kept in memory. If a request fails, or an object has more than `max_bytes`
-    bytes, no object is kept. A `PrefetchingStore` then reads only the needed objects from its
-    source, so that one failure does not affect the other objects.
+    The objects are then kept in memory. If a request fails, or an object is larger than
+    `max_bytes`, no objects are kept. A `PrefetchingStore` then reads only the needed objects from
+    its source, so that one failure does not affect the other objects.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
@@ -274,8 +270,8 @@ class PrefetchGroup:
     def fetch(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
         """Return all objects of the group by key, with None for each missing object.
 
-        If any of the `keys` is not in this group, or the group could not be fetched, the mapping is
-        empty.
+        The mapping is empty if any of `keys` is not in this group, or if the group could not be
+        fetched.
         """
         if not self._keys.issuperset(keys):
             return {}
@@ -290,7 +286,7 @@ class PrefetchGroup:
 
 
 class MemoizingStore(_WrapperStore):
-    """A store that fetches each object only once, and then keeps it in memory.
+    """A store that fetches each object only once and keeps it in memory.
 
     The dictionary `objects` maps each key requested so far to its object, or to None if the object
     is missing. Web pages are not kept, because servers may send them in place of missing objects.
@@ -330,9 +326,9 @@ class RolledBackStore(_OverlayStore):
         return RolledBackStore(source, self.before)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the names below a prefix, without the objects that did not exist before.
+        """Return the names under a prefix, omitting objects that did not exist before the write.
 
-        Prefixes that contained no other objects are left out too.
+        Prefixes that contain only such objects are omitted too.
         """
         objects, prefixes = self.source.list_names(prefix)
         added = [key for key, data in self.before.items() if data is None]

@@ -61,7 +61,7 @@ class _Arguments(NamedTuple):
     def store(self) -> Any:
         """Return the obstore store, shared by all connections with equal arguments.
 
-        Stores are shared because creating one takes about 14 ms of processor time.
+        Stores are shared because creating one takes about 14 ms of CPU time.
         """
         kind, place, _, keywords = self
 
@@ -93,19 +93,19 @@ def connection(
     Parameters
     ----------
     options
-        Storage options for s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The ``client``
-        option selects the library: ``"fsspec"`` or ``"obstore"``. In a chained URL, it may be
-        among the options that are nested under the protocol of the last URL.
+        Storage options for s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The ``client`` option
+        selects the library: ``"fsspec"`` or ``"obstore"``. For a chained URL, it may also be nested
+        among the options for the protocol of the last URL.
     trust
-        The rules for redirects by web servers. None means that there are no restrictions.
+        Rules for redirects by web servers, or None for no restrictions.
 
     Raises
     ------
     ConflictError
         If ``client`` is neither ``"fsspec"`` nor ``"obstore"``.
     UnsupportedError
-        If ``client`` is ``"obstore"``, but obstore is not installed, or the URL or an option has no
-        equivalent in obstore.
+        If ``client`` is ``"obstore"`` but obstore is not installed or has no equivalent for the URL
+        or an option.
     """
     rules = rules or Rules()
     chained, _, last = url.rpartition("::")
@@ -127,7 +127,7 @@ class _ObstoreConnection(Connection):
 
     In a forked process, fsspec is used because obstore would hang. If `arguments` is None, as after
     unpickling, `client` chooses the library in the process that calls it. Unpickling itself must
-    not raise an error, because a dask worker would then stop, and the computation would never end.
+    not raise an error, because that would stop a dask worker and make the computation hang.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
     client = options.get("client")
     if client not in (None, "fsspec", "obstore"):
         raise ConflictError(
-            f'the storage option "client" is {client!r}; expected "fsspec" or "obstore"',
+            f'the storage option "client" must be "fsspec" or "obstore", not {client!r}',
             remedy="Leave out the option, or pass one of these values",
         )
     try:
@@ -279,7 +279,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
 
 
 def _configured(scheme: str) -> dict[str, Any]:
-    """Return the storage options set in fsspec's configuration for URLs with a scheme."""
+    """Return the storage options that fsspec's configuration sets for a URL scheme."""
     from fsspec.config import conf
 
     sections = [conf.get(name, {}) for name in protocol_names(scheme)]
@@ -324,7 +324,7 @@ _ARGUMENTS = {
 
 
 def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Rename storage options according to `names`, and drop options whose value is None.
+    """Rename storage options according to `names`, dropping options whose value is None.
 
     Raises
     ------

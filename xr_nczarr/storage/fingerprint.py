@@ -14,7 +14,7 @@ def file_fingerprint(path: str) -> str:
 
 
 def folder_fingerprint(path: str, name: str) -> str:
-    """Return a fingerprint of a folder, computed from all files below it.
+    """Return a fingerprint of a folder, computed from all files in it and its subfolders.
 
     The fingerprint depends on the path, size and modification time of each file, and on `name`,
     the name of the store.

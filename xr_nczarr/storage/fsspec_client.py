@@ -26,7 +26,7 @@ _CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", 
 
 
 class FsspecClient(FsspecReader):
-    """A client for all files below a folder in an fsspec filesystem."""
+    """A client for all files under a folder in an fsspec filesystem."""
 
     _shows_folders = False
 
@@ -49,8 +49,8 @@ class FsspecClient(FsspecReader):
     ) -> Self:
         """Return a client for a URL in a filesystem that the caller created.
 
-        An HTTP filesystem is replaced by one that has the same options, but also checks responses.
-        An asynchronous filesystem is replaced by a synchronous one with the same options.
+        An HTTP filesystem is replaced by one with the same options that also checks responses. An
+        asynchronous filesystem is replaced by a synchronous one with the same options.
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules, trust)
@@ -76,7 +76,7 @@ class FsspecClient(FsspecReader):
             return None
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names of the files and folders directly below `prefix`.
+        """Return the sorted names of the files and folders directly under `prefix`.
 
         Over plain HTTP, the names are read from the index page of the folder.
         """
@@ -93,7 +93,7 @@ class FsspecClient(FsspecReader):
         return Listing(sorted(objects), sorted(prefixes))
 
     def below(self, prefix: str) -> Iterator[ListedObject]:
-        """Yield every file below `prefix`."""
+        """Yield every file under `prefix`."""
         root, folder = self.root.strip("/"), f"{self.root}/{prefix}".rstrip("/")
         for path, info in self._do(_files_below, folder, prefix).items():
             if path.endswith("/"):  # an empty object that S3 consoles create for a folder
@@ -160,8 +160,8 @@ def _unpickled(
     """Return the client that ``rebuild(filesystem, root)`` creates from its pickled parts.
 
     For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. In
-    any other process, return an `UnreachableConnection`, because the files are in the memory of
-    that process. For any other filesystem, `process` is None.
+    any other process, return an `UnreachableConnection`, because the files exist only in the memory
+    of the pickling process. For any other filesystem, `process` is None.
     """
     client = rebuild(filesystem, root)
     return client if process in (None, os.getpid()) else UnreachableConnection(client.name)
@@ -181,7 +181,7 @@ def _files_below(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
     filesystem.invalidate_cache()
     # If there is also an object at `path`, the listing contains that object.
     files = filesystem.find(path, detail=True)
-    if not isinstance(files, dict):  # in this case, adlfs does not list the files below `path`
+    if not isinstance(files, dict):  # in this case, adlfs does not list the files under `path`
         siblings = _files_below(filesystem, path.rpartition("/")[0])
         folder = f"{path.strip('/')}/"
         return {name: entry for name, entry in siblings.items() if name.startswith(folder)}

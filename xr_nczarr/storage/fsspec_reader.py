@@ -1,4 +1,4 @@
-"""Make concurrent requests to an fsspec filesystem, and retry transient failures."""
+"""Make concurrent requests to an fsspec filesystem, retrying transient failures."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _BYTES_AHEAD = 64 << 20  # bytes in each batch, once the size of the objects is 
 _FIRST_BATCH = 8  # requests in each batch, while the size of the objects is unknown
 
 _EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "adl": "azure", "http": "http", "https": "http"}
-"""A mapping from each protocol to the extra of this package that installs its filesystem."""
+"""Maps each protocol to the extra (of this package) that installs its filesystem."""
 
 
 class FsspecReader(RemoteClient):
-    """The part of `FsspecClient` that reads files, and retries transient failures.
+    """The part of `FsspecClient` that reads files and retries transient failures.
 
     Files are read with fsspec's public batch methods.
 
@@ -60,8 +60,7 @@ class FsspecReader(RemoteClient):
     rules
         See `Rules`.
     name
-        A URL for error messages, without secrets. If it is None, it is derived from the
-        filesystem.
+        A URL without secrets, for error messages. If None, it is derived from the filesystem.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class FsspecReader(RemoteClient):
     ) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
-        Making all requests in one batch takes half the processor time of separate calls.
+        Making all requests in one batch takes half the CPU time of separate calls.
         """
         denied: dict[int, Exception] = {}
         responses: list[Any] = [*self._request(requests, expected, denied)]
@@ -153,7 +152,7 @@ class FsspecReader(RemoteClient):
         return iter(responses)
 
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
-        """Call `action` with the filesystem and `path`, and retry transient failures.
+        """Call `action` with the filesystem and `path`, retrying transient failures.
 
         `key` is used in error messages.
         """
@@ -216,7 +215,7 @@ class FsspecReader(RemoteClient):
         """Return the response to each request, or None for a missing file.
 
         Transient failures are retried. If access is denied (401, 403), the exception is stored in
-        `denied` under the index of the request. If `denied` is None, an error is raised.
+        `denied` under the index of the request. If `denied` is None, an error is raised instead.
         """
         responses: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
@@ -284,7 +283,7 @@ class FsspecReader(RemoteClient):
         return [self._cat([request], expected)[0] for request in requests]
 
     def _cat_end(self, request: ByteRange) -> bytes | Exception:
-        """Return the end of a file in a cache of fsspec, or the exception that reading it raised.
+        """Return the last bytes of a file in an fsspec cache, or the resulting exception.
 
         ``cat_ranges`` fails for such a request, because it does not know the size of a cached file.
         """
@@ -307,8 +306,8 @@ class FsspecReader(RemoteClient):
     def _forget(self, path: str) -> None:
         """Remove a file from fsspec's ``simplecache``.
 
-        fsspec creates each cached file under its final name before the download is complete. After
-        a failed download, the next read would therefore return an incomplete file.
+        fsspec creates each cached file under its final name before the download is complete. If the
+        incomplete file of a failed download stayed in the cache, the next read would return it.
         """
         cached_path = getattr(self.filesystem, "_check_file", lambda _: None)(path)
         if isinstance(cached_path, str):
@@ -330,7 +329,7 @@ class FsspecReader(RemoteClient):
         key, start, length = request
         max_bytes = expected.max_bytes
         if request.is_whole and max_bytes is not None and len(response) > max_bytes:
-            problem = f"the object has at least {max_bytes + 1:,} bytes"
+            problem = f"the object is at least {max_bytes + 1:,} bytes long"
             raise too_large(problem, max_bytes, self.name, key)
         returns_pages = self.web and expected.probing and request.is_whole
         page = "" if returns_pages else page_in(response)

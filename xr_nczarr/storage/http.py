@@ -84,10 +84,10 @@ class CheckedResponse(aiohttp.ClientResponse):
                 if self.status >= 400:
                     return b""
                 if self._requested is None:
-                    raise too_large(f"the response has at least {size:,} bytes", max_bytes)
+                    raise too_large(f"the response is at least {size:,} bytes long", max_bytes)
                 raise LimitError(
-                    f"the server ignored the request for {self._requested_text()}, and its "
-                    f"response has at least {size:,} bytes",
+                    f"the server ignored the request for {self._requested_text()} and sent at "
+                    f"least {size:,} bytes instead",
                     remedy="Copy the object to a server that supports byte ranges",
                 )
             self._body = self._requested_part(b"".join(pieces))
@@ -166,7 +166,7 @@ class CheckedResponse(aiohttp.ClientResponse):
     def _bounds(self, size: int) -> tuple[int, int]:
         """Return the offsets of the first and last requested byte in an object of `size` bytes.
 
-        `size` matters only if the requested range is a suffix, or has no end.
+        `size` matters only if the requested range is a suffix or is open-ended.
         """
         assert self._requested is not None
         first, last = self._requested
@@ -194,7 +194,7 @@ class CheckedResponse(aiohttp.ClientResponse):
     def _requested(self) -> tuple[int | None, int | None] | None:
         """The offsets of the first and last requested byte, or None for a whole object.
 
-        The last offset is None if the range has no end. For a suffix, the first item is None, and
+        The last offset is None if the range is open-ended. For a suffix, the first item is None and
         the second item is the length of the suffix.
         """
         requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
@@ -228,8 +228,8 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
     if not any(f"{title}/".endswith((f"/{name}/", f"/{name}//")) for title in titles):
         return None
     names = {name for name in (_name_below(link, url) for link in parser.links) if name}
-    # If a proxy changes the path of the folder, all links can lead outside the folder. The folder
-    # then seems to be empty. It is considered empty only if a title contains the whole path.
+    # If a proxy changes the path of the folder, all links may lead outside the folder, so that it
+    # appears to be empty. The folder is considered empty only if a title contains its whole path.
     whole = any(f"{title}/".endswith((path, f"{path}/")) for title in titles)
     return sorted(names) if names or whole else None
 
@@ -284,12 +284,12 @@ class SessionFactory:
     Attributes
     ----------
     trust
-        The rules for the servers that requests and redirects may reach. None means that there are
-        no restrictions.
+        The rules for the servers that requests and redirects may reach, or None for no
+        restrictions.
     max_bytes
         Maximum size of a whole object, unless the request has its own limit. None means no limit.
     make
-        Function that creates a session. It takes the options of `aiohttp.ClientSession`.
+        Function that takes the options of `aiohttp.ClientSession` and creates a session.
     """
 
     trust: Trust | None = None
@@ -323,8 +323,8 @@ class SessionFactory:
                 self.trust.check_redirect(str(sent.url), str(target))
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
-                    "the server redirects to another server, but some cookies of the session have "
-                    "no domain, so that server would receive them",
+                    "the server redirects to another server, which would also receive the session "
+                    "cookies that have no domain",
                     remedy='Pass these cookies in the storage option "cookies", or set their '
                     "domain",
                 )

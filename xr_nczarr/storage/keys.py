@@ -23,7 +23,7 @@ WRITER_LOCK = ".nczarr-writer.lock"
 
 
 class Listing(NamedTuple):
-    """The names of the objects and prefixes directly below a prefix in a store."""
+    """The names of the objects and prefixes directly under a prefix in a store."""
 
     objects: list[str]
     prefixes: list[str]
@@ -98,7 +98,7 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 def fold_name(name: str) -> str:
     """Normalize the case and the Unicode form of a name.
 
-    If this function returns the same result for two names, some file systems treat them as equal.
+    Some file systems treat names with equal results as the same name.
     """
     return normalize("NFC", normalize("NFC", name).casefold())
 
@@ -133,9 +133,9 @@ def is_desktop_file(name: str) -> bool:
 
 
 def one_level(keys: Sequence[str], prefix: str) -> Listing:
-    """Return the sorted names directly below `prefix`, given all `keys` in sorted order.
+    """Return the sorted names directly under `prefix`, given all `keys` in sorted order.
 
-    Binary search skips the keys below deeper prefixes, so that listing one group of a large store
+    Binary search skips the keys under deeper prefixes, so that listing one group of a large store
     is fast.
     """
     objects: list[str] = []

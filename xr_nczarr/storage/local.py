@@ -66,7 +66,7 @@ class LocalStore(Store):
         Whether to raise an error if the directory is missing. Otherwise, a missing directory is
         treated as an empty store.
     follow_symlinks
-        Whether symbolic links may lead out of `root`.
+        Whether symbolic links may point outside `root`.
     max_object_bytes
         Maximum size of an object in bytes. Reading a larger object raises LimitError before any
         memory is allocated.
@@ -229,7 +229,7 @@ class LocalStore(Store):
             raise _truncation_error(size, done, self.name, key)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names of the objects and prefixes directly below `prefix`."""
+        """Return the sorted names of the objects and prefixes directly under `prefix`."""
         check_prefix(prefix, self.name)
         path = self._path(prefix[:-1]) if prefix else self.root
         objects: list[str] = []
@@ -245,7 +245,7 @@ class LocalStore(Store):
         return Listing(sorted(objects), sorted(prefixes))
 
     def delete(self, prefix: str) -> None:
-        """Remove one object, or all objects below a prefix; see `Store.delete`."""
+        """Remove one object, or all objects under a prefix; see `Store.delete`."""
         is_object = check_target(prefix, self.name)
         path = self._path(prefix.removesuffix("/")) if prefix else self.root
         missing = suppress(FileNotFoundError, NotADirectoryError)
@@ -387,7 +387,7 @@ class LocalStore(Store):
         """Return the path of an object.
 
         Raise RefusedError if a segment of `key` is not a valid file name on this operating system,
-        or if a symbolic link leads out of the store although `follow_symlinks` is false.
+        or if a symbolic link points outside the store although `follow_symlinks` is false.
         """
         check_key(key, self.name)
         reason = system.why_refused(key)
@@ -442,7 +442,7 @@ class LocalStore(Store):
         if not stat.S_ISREG(status.st_mode):
             problem = "the path is a directory or a device; expected a regular file"
             raise StorageError(problem, store=self.name, key=key)
-        problem = f"the file has {status.st_size:,} bytes"
+        problem = f"the file is {status.st_size:,} bytes long"
         raise too_large(problem, self.max_object_bytes, self.name, key)
 
     def _read(self, descriptor: int, key: str, start: int, length: int) -> bytes:
@@ -493,7 +493,7 @@ class LocalStore(Store):
 def _truncation_error(expected: int, actual: int, store: str, key: str) -> StorageError:
     return StorageError(
         f"the file system returned {actual} bytes; expected {expected}",
-        remedy="Read the file again; it was truncated while it was being read",
+        remedy="The file was truncated while it was being read; read it again",
         store=store,
         key=key,
     )

@@ -41,7 +41,7 @@ _CHOICES = {
 _WORDS = [word for words in _CHOICES.values() for word in words]
 _PROFILE = ("awsprofile", "aws.profile")
 
-# fsspec's protocols for archives. Symbolic links within an archive cannot lead out of it.
+# fsspec's protocols for archives. Symbolic links within an archive cannot point outside it.
 _ARCHIVES = ("zip", "tar", "libarchive")
 
 # Host names of Amazon S3. The bucket is either in the path or at the start of the host name.
@@ -112,13 +112,13 @@ class Location:
         """
         if self.medium not in (None, *media) or (self.medium == "s3" and not self.in_bucket):
             raise ConflictError(
-                f"the URL fragment has mode={self.medium}, which contradicts the rest of the URL",
+                f"mode={self.medium} in the URL fragment contradicts the rest of the URL",
                 remedy=f"Leave out mode={self.medium}",
                 store=mask(self.url) or None,
             )
 
     def check_confined(self) -> None:
-        """Check that symbolic links in a local folder cannot lead out of it unnoticed.
+        """Check that symbolic links cannot escape a local folder undetected.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class Location:
         is_local = is_read_by_fsspec and local_path(last) is not None
         if is_local or _wraps_local_filesystem(self.filesystem):
             raise RefusedError(
-                "fsspec follows symbolic links that lead out of the folder",
+                "fsspec follows symbolic links that point outside the folder",
                 remedy="Pass the path of the folder, or open it without trust='none'",
                 store=mask(self.url),
             )
@@ -206,7 +206,7 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
     name = next((name for name in _PROFILE if name in options), None)
     if name is not None and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
-            f"the URL fragment has the key {name!r}, which applies only to S3 URLs",
+            f"the URL fragment contains the key {name!r}, which applies only to S3 URLs",
             remedy="Leave out the key. For a chained URL, pass the profile as a storage option",
             store=mask(place.url),
         )
@@ -244,7 +244,7 @@ def _locate_zarr_object(target: Any) -> Location:
     """Return the location of a zarr-python store, path or group.
 
     Where possible, this package accesses the data with its own store classes instead of through
-    zarr-python, because these classes make writes durable, check responses, and retry requests.
+    zarr-python, because these classes make writes durable, check responses and retry requests.
     """
     import zarr  # imported only if the caller passed one of its objects
     from zarr.abc.store import Store as ZarrStore
@@ -305,7 +305,7 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
     for name, sign, value in pairs:
         if sign and name not in ("mode", *_PROFILE):
             raise MetadataError(
-                f"the URL fragment has the unknown key {quote(repr(name))}",
+                f"the URL fragment contains the unknown key {quote(repr(name))}",
                 remedy=f"Use one of the keys mode, {', '.join(_PROFILE)}",
                 store=mask(base),
             )
@@ -326,14 +326,14 @@ def _parse_mode(mode: str, url: str) -> dict[str, str]:
         choice = next((name for name, words in _CHOICES.items() if word in words), None)
         if choice is None:
             raise MetadataError(
-                f"the URL fragment has the unknown mode {quote(repr(word))}",
+                f"the URL fragment contains the unknown mode {quote(repr(word))}",
                 remedy=f"Use one of the modes {', '.join(_WORDS)}",
                 store=mask(url),
             )
         other = chosen.setdefault(choice, word)
         if other != word:
             raise MetadataError(
-                f"the URL fragment has the contradictory modes {other} and {word}",
+                f"the URL fragment contains the contradictory modes {other} and {word}",
                 remedy=f"Use only one of the modes {', '.join(_CHOICES[choice])}",
                 store=mask(url),
             )
@@ -341,7 +341,7 @@ def _parse_mode(mode: str, url: str) -> dict[str, str]:
 
 
 def _is_local(url: str) -> bool:
-    # There are no stores in data URLs, but a new store may be called "data:x".
+    # There are no stores in data URLs, but a new store may be named "data:x".
     return url.startswith("data:") or local_path(url) is not None
 
 

@@ -1,4 +1,4 @@
-"""The store class for objects in memory, in a mapping from keys to bytes."""
+"""The store class for objects in memory, in a mapping of keys to bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xr_nczarr.storage.store import Store
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class MemoryStore(Store):
-    """A store that is backed by any mapping from keys to bytes.
+    """A store backed by any mapping of keys to bytes.
 
     The store is read-only if the mapping is immutable. If the mapping is a dict, unpickling the
     store in another process creates a read-only copy.
@@ -60,18 +60,18 @@ class MemoryStore(Store):
             mapping[key] = bytes(data)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names of the objects and prefixes directly below `prefix`."""
+        """Return the sorted names of the objects and prefixes directly under `prefix`."""
         check_prefix(prefix, self.name)
         return one_level(sorted(key for key in self.mapping if key.startswith(prefix)), prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """Yield the key and the size in bytes of every object below `prefix`."""
+        """Yield the key and the size in bytes of every object under `prefix`."""
         for key in self.mapping:
             if key.startswith(prefix):
                 yield key, len(self._object(key) or b"")
 
     def delete(self, prefix: str) -> None:
-        """Remove one object, or all objects below a prefix; see `Store.delete`."""
+        """Remove one object, or all objects under a prefix; see `Store.delete`."""
         mapping = self._mutable_mapping()
         if check_target(prefix, self.name):
             mapping.pop(prefix, None)

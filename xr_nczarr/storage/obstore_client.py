@@ -72,22 +72,22 @@ def _threads() -> ThreadPoolExecutor:
 
 
 class ObstoreClient(RemoteClient):
-    """A client for the objects below a path in an obstore store.
+    """A client for the objects under a path in an obstore store.
 
     Parameters
     ----------
     store
-        An instance of a class in ``obstore.store``. If it also retries requests, these retries
-        are made in addition to the retries of `rules`.
+        An instance of a class in ``obstore.store``. Any retries of its own are made in addition to
+        those of `rules`.
     path
         Folder in `store`; empty for the whole store.
     rules
         See `Rules`.
     name
-        A URL for error messages, without secrets. If it is None, it is derived from `store`.
+        A URL without secrets, for error messages. If None, it is derived from `store`.
     substitute
-        For a web server, a function that returns an fsspec client for the same objects. That client
-        handles responses that obstore rejects, and lists folders. For any other store, None.
+        For a web server, a function that returns an fsspec client for the same objects, which
+        handles responses that obstore rejects and lists folders. For any other store, None.
     """
 
     pooled = True
@@ -124,7 +124,7 @@ class ObstoreClient(RemoteClient):
         Raises
         ------
         StorageError
-            In a forked process, where obstore would hang.
+            If called in a forked process, where obstore would hang.
         """
         if process.forked and self.remote:
             raise StorageError(
@@ -206,7 +206,7 @@ class ObstoreClient(RemoteClient):
         return self._do(key, create, missing=UNCONDITIONAL_STATUS)
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names of the objects and prefixes directly below `prefix`.
+        """Return the sorted names of the objects and prefixes directly under `prefix`.
 
         On plain web servers, fsspec lists the names, because obstore cannot.
         """
@@ -223,7 +223,7 @@ class ObstoreClient(RemoteClient):
         )
 
     def below(self, prefix: str) -> Iterator[ListedObject]:
-        """Yield every object below `prefix`."""
+        """Yield every object under `prefix`."""
         folder = self._path(prefix).rstrip("/")
 
         def listed(_: str) -> list[Any]:
@@ -305,14 +305,15 @@ class ObstoreClient(RemoteClient):
             result = self.store.get(path, options=None if span is None else {"range": span})
             if self.web and "Content-Encoding" in result.attributes:
                 raise StorageError(
-                    "the server compresses the object, and obstore does not decompress it",
+                    "the server compresses the object, but obstore does not decompress it",
                     remedy="Pass the URL of the store instead of an obstore object",
                     store=self.name,
                     key=key,
                 )
             meta = result.meta
             if span is None and limit is not None and meta["size"] > limit:
-                raise too_large(f"the object has {meta['size']:,} bytes", limit, self.name, key)
+                problem = f"the object is {meta['size']:,} bytes long"
+                raise too_large(problem, limit, self.name, key)
             return meta, result.range, memoryview(result.bytes())
 
         response = self._do(key, get, missing=self.rules.missing_status)
@@ -335,7 +336,7 @@ class ObstoreClient(RemoteClient):
         *,
         missing: Collection[int] = (),
     ) -> _Result | None:
-        """Call `action` with the path of an object, and retry transient failures.
+        """Call `action` with the path of an object, retrying transient failures.
 
         Return None if the response has one of the HTTP statuses in `missing`.
         """

@@ -59,8 +59,8 @@ class Access:
         Limits on the size of objects. Reading a larger object raises LimitError before any memory
         is allocated.
     trusted
-        Whether the content of the store is trusted. If not, symbolic links must not lead out of a
-        directory, and servers must not redirect to other locations.
+        Whether the content of the store is trusted. If not, symbolic links must not point outside
+        the directory, and servers must not redirect to other locations.
     """
 
     storage_options: Mapping[str, Any] | None = None
@@ -135,7 +135,7 @@ def open_store(
     UnsupportedError
         If the target is not a store, or an option has no effect.
     RefusedError
-        If the location is not trusted, but symbolic links in it cannot be checked.
+        If the location is untrusted and its symbolic links cannot be checked.
     """
     if not access.trusted:
         location.check_confined()
@@ -383,7 +383,7 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for the first link of a URL, given the protocol of that link.
 
-    Options for other links, which are nested under the names of their protocols, are left out.
+    Options for other links, which are nested under the names of their protocols, are omitted.
     """
     own = {name: options[name] for name in options if not is_protocol(name)}
     return {**own, **options.get(protocol, {})}

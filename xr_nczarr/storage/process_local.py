@@ -40,10 +40,10 @@ def _restore(
 
 @dataclass(frozen=True)
 class UnreachableConnection(Connection):
-    """A connection to a store that exists only in another process. Using it raises StorageError.
+    """A connection that raises StorageError on use, because its store is in another process.
 
     Unpickling creates such a connection instead of raising an error, because an error would stop a
-    dask worker, and the computation would never end.
+    dask worker and make the computation hang.
     """
 
     name: str

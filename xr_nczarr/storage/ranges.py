@@ -67,8 +67,8 @@ def check_range(item: ByteRange, store: str) -> None:
     """
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
-            f"the byte range of length {item.length} at offset {item.start} is not valid",
-            remedy="Write the object again; its index is damaged",
+            f"the byte range at offset {item.start} with length {item.length} is invalid",
+            remedy="The index of the object is damaged; rewrite the object",
             store=store,
             key=item.key,
         )
@@ -77,21 +77,24 @@ def check_range(item: ByteRange, store: str) -> None:
 def too_large(
     problem: str, max_bytes: int, store: str | None = None, key: str | None = None
 ) -> LimitError:
-    """Return the error for an object of more than `max_bytes` bytes.
+    """Return the error for an object larger than `max_bytes` bytes.
 
-    `problem` is the beginning of the message. It states the size of the object.
+    `problem` is the beginning of the message, which states the size of the object.
     """
     remedy = (
         "If you trust the object, pass limits=Limits(max_chunk_bytes=…) for a chunk, or "
         "max_metadata_bytes or max_consolidated_bytes for a metadata document"
     )
     return LimitError(
-        f"{problem}; expected at most {max_bytes:,}", remedy=remedy, store=store, key=key
+        f"{problem}, which exceeds the limit of {max_bytes:,}",
+        remedy=remedy,
+        store=store,
+        key=key,
     )
 
 
 def first_byte(item: ByteRange, size: int, store: str) -> int:
-    """Return the offset of a range from the start of its object, which has `size` bytes.
+    """Return the offset of a range from the start of an object that is `size` bytes long.
 
     A negative ``item.start`` counts from the end of the object. `store` is the name of the store,
     for the error message.
@@ -99,14 +102,14 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
     Raises
     ------
     StorageError
-        If the range does not lie within the object.
+        If the range is out of bounds.
     """
     first = item.start + size if item.start < 0 else item.start
     if first < 0 or item.length < 0 or first + item.length > size:
         raise StorageError(
-            f"the byte range of length {item.length} at offset {item.start} is not within the "
-            f"object, which has {size} bytes",
-            remedy="Write the object again; it was changed after its index was written",
+            f"the byte range at offset {item.start} with length {item.length} is out of bounds for "
+            f"an object of {size} bytes",
+            remedy="The object has changed since its index was written; rewrite the object",
             store=store,
             key=item.key,
         )
@@ -114,18 +117,19 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
 
 
 def to_end(item: ByteRange) -> ByteRange:
-    """Extend a range to the end of its object if its start counts from there.
+    """Extend a suffix range to the end of its object; return any other range unchanged.
 
-    HTTP cannot express a shorter range with such a start.
+    The start of a suffix range counts from the end of the object. HTTP cannot express a suffix
+    range that stops before the end.
     """
     return item._replace(length=-item.start) if item.start < 0 else item
 
 
 def end_of_object(item: ByteRange, size: int | None) -> ByteRange:
-    """Return the same range as `item`, the end of an object, with an offset from the beginning.
+    """Convert a suffix range to a range whose start counts from the beginning of the object.
 
-    `size` is the size of the object in bytes, or None if the object does not exist. If there are no
-    bytes, return the range of the whole object.
+    `size` is the size of the object in bytes, or None if the object does not exist. If the object
+    is empty or missing, return the range of the whole object.
     """
     if not size:
         return ByteRange(item.key)
@@ -184,8 +188,9 @@ def split_into_batches(
 ) -> Iterator[Sequence[ByteRange]]:
     """Split `ranges` into consecutive batches that are small enough to be kept in memory.
 
-    Each batch has at most `max_count` ranges and `max_bytes` bytes, but at least one range. A range
-    that is a whole object has no known size, and does not count towards `max_bytes`.
+    Each batch contains at most `max_count` ranges with a total of at most `max_bytes` bytes, but
+    always at least one range. Whole objects do not count toward `max_bytes`, because their size is
+    unknown.
     """
     first, size = 0, 0
     for position, item in enumerate(ranges):

@@ -210,14 +210,14 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names of the objects and prefixes directly below `prefix`.
+        """Return the sorted names of the objects and prefixes directly under `prefix`.
 
-        The listing is empty if no object exists below `prefix`.
+        The listing is empty if no object exists under `prefix`.
         """
 
     @abstractmethod
     def below(self, prefix: str) -> Iterator[ListedObject]:
-        """Yield every object below `prefix`."""
+        """Yield every object under `prefix`."""
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
@@ -310,7 +310,7 @@ class RemoteStore(Store):
         return RemoteStore(self.connection, self.expected._replace(probing=True, small=True))
 
     def of_small_objects(self) -> RemoteStore:
-        """Return a variant of this store for many small objects; see `Store.of_small_objects`."""
+        """Return a variant for reading many small objects; see `Store.of_small_objects`."""
         return RemoteStore(self.connection, self.expected._replace(small=True))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
@@ -371,7 +371,7 @@ class RemoteStore(Store):
             yield response
 
     def _supported(self, requests: Sequence[ByteRange]) -> Sequence[ByteRange]:
-        """Return requests that the client supports, for the same bytes as `requests`."""
+        """Replace suffix ranges with equivalent ranges if the client does not support suffixes."""
         if self._client.supports_suffixes:
             return requests
         sizes = self.sizes_of([item.key for item in requests if item.start < 0])
@@ -435,9 +435,9 @@ class RemoteStore(Store):
         return digest([self.name, *map(tuple, entries)])
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names of the objects and prefixes directly below `prefix`.
+        """Return the sorted names of the objects and prefixes directly under `prefix`.
 
-        The listing is empty if no object exists below `prefix`.
+        The listing is empty if no object exists under `prefix`.
         """
         check_prefix(prefix, self.name)
         if self.connection.web and not self.returns_pages:
@@ -445,7 +445,7 @@ class RemoteStore(Store):
         return self._client.children(prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-        """Yield the key and the size in bytes of every object below `prefix`."""
+        """Yield the key and the size in bytes of every object under `prefix`."""
         check_prefix(prefix, self.name)
         if self.connection.web:
             raise self._client.listing_error(prefix)
@@ -453,13 +453,13 @@ class RemoteStore(Store):
             yield entry.key, entry.size
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the key of every object below `prefix`."""
+        """Yield the key of every object under `prefix`."""
         if self.connection.web:  # each folder has its own index page
             return super().list_keys(prefix)
         return (key for key, _ in self.sizes(prefix))
 
     def delete(self, prefix: str) -> None:
-        """Remove one object, or all objects below a prefix; see `Store.delete`."""
+        """Remove one object, or all objects under a prefix; see `Store.delete`."""
         self.check_writable()
         if check_target(prefix, self.name):
             self._client.remove([prefix])
@@ -487,7 +487,7 @@ class RemoteStore(Store):
             yield size
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Map each key to the URL of its object. Keys of objects without a URL are left out."""
+        """Map each key to the URL of its object. Keys of objects without a URL are omitted."""
         urls = {key: self._client.address(key) for key in keys}
         return {key: Address(url) for key, url in urls.items() if url is not None}
 

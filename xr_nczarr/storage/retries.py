@@ -1,4 +1,4 @@
-"""Classify storage failures, retry transient ones, and translate exceptions to StorageError."""
+"""Classify storage failures, retry transient ones and translate exceptions to StorageError."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHECK_CREDENTIALS = (
     "Check the credentials. If the server also denies access to objects that do not exist, pass "
     'storage_options={"missing_status": (403, 404)}'
 )
-"""The remedy in errors for the HTTP statuses 401 and 403."""
+"""The remedy for HTTP statuses 401 and 403."""
 TRY_LATER = "Try again later; all retries failed"
 CHECK_HOST = "Check the host name"
 CHECK_CERTIFICATE = (
@@ -174,7 +174,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     Raises
     ------
     MemoryError
-        If `error` is one, because storage did not fail.
+        If `error` is a MemoryError, which is not a storage failure.
     """
     if isinstance(error, MemoryError):
         raise error
@@ -212,7 +212,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
 def _botocore_message(error: BaseException) -> str:
     """Return the server's message from a botocore error, or an empty string for other errors.
 
-    The text of the error itself counts the retries of botocore, which are not those of `Retry`.
+    The error's own text reports botocore's retries, which are unrelated to `Retry`.
     """
     messages = (_botocore_error(cause).get("Message") for cause in _causes(error))
     return next(filter(None, messages), "")

@@ -21,10 +21,10 @@ class S3(S3FileSystem):  # type: ignore[misc]
     async def _ls(
         self, path: str, detail: bool = False, refresh: bool = False, versions: bool = False
     ) -> list[Any]:
-        """Return the entries below a prefix, or an empty list if there are no entries.
+        """Return the entries under a prefix, or an empty list if there are no entries.
 
-        If there are no entries, s3fs's own method would look for an object with the name of the
-        prefix, and list the whole parent folder.
+        If there are no entries, s3fs's own method would look for an object with the same name as
+        the prefix and list the whole parent folder.
         """
         path = self._strip_protocol(path).rstrip("/")
         if not path:
@@ -33,7 +33,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
         return entries if detail else sorted(entry["name"] for entry in entries)
 
     def remove_files(self, paths: Sequence[str]) -> None:
-        """Remove objects from one bucket, with one request for every 1,000 objects.
+        """Remove objects from one bucket, with up to 1,000 objects per request.
 
         Unlike s3fs's own method, this method raises an error if even one object is not removed.
 
@@ -42,7 +42,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
         PermissionError
             If access to an object is denied.
         ConnectionError
-            If the server does not remove an object for any other reason.
+            If an object was not removed for any other reason.
         """
         for first in range(0, len(paths), _MAX_REMOVED):
             split = [self.split_path(path) for path in paths[first : first + _MAX_REMOVED]]
@@ -55,7 +55,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
 
 
 def s3_options(options: Mapping[str, Any], retry: Retry, connections: int) -> dict[str, Any]:
-    """Return the storage options for `S3`, with defaults that suit stores of many small objects.
+    """Return the storage options for `S3`, with defaults suited to stores of many small objects.
 
     `retry` determines the timeouts. `connections` is the maximum number of open connections.
     Settings in `options` take precedence.

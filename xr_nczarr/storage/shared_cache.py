@@ -40,9 +40,9 @@ class SharedCache(Generic[_Key, _Value]):
         *,
         again: bool = False,
     ) -> dict[_Key, _Value]:
-        """Return a dict from `keys` to their values, after loading the values that are not cached.
+        """Return a dict mapping `keys` to their values, loading the values that are not cached.
 
-        `load` takes a list of keys, and returns their values in the same order. If `again` is true,
+        `load` takes a list of keys and returns their values in the same order. If `again` is true,
         all values are loaded, even if they are cached.
         """
         requested = sorted(set(keys))

@@ -36,8 +36,8 @@ class Store(ABC):
     Stores are cheap to create, small when pickled, and usable after a fork.
 
     A subclass implements `fetch` and `list_names`, and also `put` and `delete` if the store is
-    writable. All other methods have default implementations that are based on these four methods. A
-    subclass may override them.
+    writable. All other methods have default implementations based on these four, which a subclass
+    may override.
 
     Attributes
     ----------
@@ -114,9 +114,9 @@ class Store(ABC):
 
     @abstractmethod
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names of the objects and prefixes directly below `prefix`.
+        """Return the sorted names of the objects and prefixes directly under `prefix`.
 
-        `prefix` is empty or ends in ``/``. The listing is empty if no object exists below it.
+        `prefix` is empty or ends in ``/``. The listing is empty if no object exists under it.
 
         Raises
         ------
@@ -129,9 +129,9 @@ class Store(ABC):
         raise self._read_only()
 
     def delete(self, prefix: str) -> None:
-        """Remove one object, or all objects below a prefix.
+        """Remove one object, or all objects under a prefix.
 
-        If `prefix` ends in ``/``, all objects below it are removed. If it is empty, all objects in
+        If `prefix` ends in ``/``, all objects under it are removed. If it is empty, all objects in
         the store are removed. Otherwise, it is the key of the one object to remove.
         """
         raise self._read_only()
@@ -188,7 +188,7 @@ class Store(ABC):
         Raises
         ------
         StorageError
-            If a range does not lie within its object.
+            If a range is out of bounds.
         """
         return cut_ranges(ranges, self.fetch([item.key for item in ranges]), self.name)
 
@@ -236,7 +236,7 @@ class Store(ABC):
         Raises
         ------
         StorageError
-            If a range does not lie within the object.
+            If a range is out of bounds.
         """
         ranges = [ByteRange(key, start, length) for start, length in spans]
         for data, buffer in zip(self.fetch_ranges(ranges), buffers, strict=True):
@@ -256,7 +256,7 @@ class Store(ABC):
         Raises
         ------
         StorageError
-            If the object was replaced between two calls, and its old version is lost.
+            If the object was replaced between two calls and its old version is no longer available.
         """
         versions: set[str] = set()
 
@@ -277,7 +277,7 @@ class Store(ABC):
         yield read
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
-        """Yield the key of every object below `prefix`."""
+        """Yield the key of every object under `prefix`."""
         objects, prefixes = self.list_names(prefix)
         yield from (prefix + name for name in objects)
         for name in prefixes:
@@ -293,7 +293,7 @@ class Store(ABC):
         return self.map_concurrently(self.size, keys)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
-        """Yield the key and the size in bytes of every object below `prefix`.
+        """Yield the key and the size in bytes of every object under `prefix`.
 
         The size is None if it cannot be determined without another request.
 
@@ -315,13 +315,13 @@ class Store(ABC):
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
-        """Return the number of requests that are needed to fetch `ranges`."""
+        """Return the number of requests needed to fetch `ranges`."""
         return len(ranges)
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
         """Map each key to the address at which other programs can read its object.
 
-        Keys whose objects have no such address are left out. The default implementation returns an
+        Keys whose objects have no such address are omitted. The default implementation returns an
         empty dict.
 
         Raises
@@ -334,7 +334,7 @@ class Store(ABC):
     def bounded(self, max_bytes: int) -> Store:
         """Return a variant of this store that limits the size of objects.
 
-        Reading an object of more than `max_bytes` bytes raises LimitError. The default
+        Reading an object larger than `max_bytes` bytes raises LimitError. The default
         implementation sets no limit.
         """
         return self
@@ -369,7 +369,7 @@ class Store(ABC):
         return self.remote == other.remote and self.identity == other.identity
 
     def is_within(self, other: Store) -> bool:
-        """Return whether this store is in the root folder of `other`, or in a folder below it.
+        """Return whether this store is in the root folder of `other` or in any of its subfolders.
 
         The default implementation returns False.
         """
@@ -429,7 +429,7 @@ class Store(ABC):
 
     @contextmanager
     def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
-        """Yield a staging store, whose content then replaces the content of this store.
+        """Yield a staging store whose content then replaces that of this store.
 
         The content is replaced atomically at the end of the ``with`` block, unless the block raises
         an error. The staging store initially contains the objects of this store, or no objects if

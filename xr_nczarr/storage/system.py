@@ -177,7 +177,7 @@ def unlink(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory and everything below it."""
+    """Remove a directory and everything in it."""
     _retry_while_open(shutil.rmtree, path)
 
 
@@ -332,7 +332,7 @@ def _lock(descriptor: int) -> None:
 
 
 def _unlock(descriptor: int, path: str) -> None:
-    """Release the lock, and remove the lock file unless it was moved with its directory.
+    """Release the lock and remove the lock file, unless it was moved with its directory.
 
     A lock file that cannot be removed stays in place, and can be locked again. On Windows, the file
     is not removed here, because it is still open; `locked` removes it later.
@@ -376,7 +376,7 @@ def why_refused(key: str) -> str | None:
 
 
 def is_device(path: str) -> bool:
-    """Return whether an absolute path refers to a device, or is below /dev, /proc or /sys.
+    """Return whether an absolute path refers to a device, or is under /dev, /proc or /sys.
 
     Resolve symbolic links in the path before calling this function.
     """
@@ -389,7 +389,7 @@ def is_device(path: str) -> bool:
 def are_one_name(folder: str, name: str, other: str) -> bool:
     """Return whether the file system of `folder` treats two names as the same name.
 
-    To find out, this function creates a temporary file in `folder`, and removes it afterwards.
+    To find out, this function temporarily creates a file in `folder`.
     """
     first = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), 0)
     token = secrets.token_hex(4)
@@ -402,7 +402,7 @@ def are_one_name(folder: str, name: str, other: str) -> bool:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Return whether `path` is `folder` or below it, after resolving symbolic links."""
+    """Return whether `path` is `folder` or inside it, after resolving symbolic links."""
     real, parent = (os.path.normcase(os.path.realpath(item)) for item in (path, folder))
     return f"{real}{os.sep}".startswith(parent.rstrip(os.sep) + os.sep)
 
@@ -419,8 +419,7 @@ def file_identity(path: str) -> str:
 def boot() -> str:
     """Return a string that identifies the current boot of the machine, or "" if it is unknown.
 
-    As long as the machine has not been booted again, data that was written but not flushed to disk
-    is not lost.
+    Data that was written but not flushed to disk is not lost until the machine is rebooted.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

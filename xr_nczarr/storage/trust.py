@@ -1,4 +1,4 @@
-"""Decide to which servers the requests for a store may lead."""
+"""Decide which servers the requests for a store may reach."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xr_nczarr.storage.url import mask
 
 
 class Trust(ABC):
-    """The rules for the servers to which the requests for a store may lead."""
+    """The rules for which servers the requests for a store may reach."""
 
     __slots__ = ()
 
@@ -29,13 +29,13 @@ class Trust(ABC):
         """
 
     def remedy(self, location: str) -> str:  # noqa: ARG002 (for subclasses)
-        """Return an instruction that describes how to allow a location, if that is possible."""
+        """Return instructions for allowing a location, if that is possible."""
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfinedTrust(Trust):
-    """The rules for an untrusted store: all requests must lead to URLs below its folder."""
+    """The rules for an untrusted store: all requests must stay under the URL of its folder."""
 
     folder: str
 
@@ -55,7 +55,7 @@ class ConfinedTrust(Trust):
 
 
 def redirect_error(url: str, target: str, reason: str) -> RefusedError:
-    """Return the error of a redirect from `url` to `target` that must not be followed."""
+    """Return the error for a forbidden redirect from `url` to `target`."""
     return RefusedError(
         f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {reason}",
         remedy="If you trust the URL to which it redirects, open that URL instead",
@@ -63,12 +63,12 @@ def redirect_error(url: str, target: str, reason: str) -> RefusedError:
 
 
 def has_dot_dot(url: str) -> bool:
-    """Return whether the path of a URL contains the component ``..``, also percent-encoded."""
+    """Return whether the path of a URL contains a ``..`` component, possibly percent-encoded."""
     return "/../" in f"{urllib.parse.unquote(url)}/"
 
 
 def is_below(url: str, prefix: str) -> bool:
-    """Return whether a URL equals `prefix` or is below it. Every URL is below an empty prefix."""
+    """Return whether a URL equals `prefix` or is under it. Every URL is under an empty prefix."""
     return (
         not prefix
         or url == prefix

@@ -1,4 +1,4 @@
-"""Parse paths and URLs, and find their fsspec filesystems."""
+"""Parse paths and URLs and find their fsspec filesystems."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def protocol_names(protocol: str) -> tuple[str, ...]:
 
 
 def canonical(protocol: str) -> str:
-    """Return the first of the names of a protocol, all of which refer to the same objects.
+    """Return the canonical name of a protocol, given any of its interchangeable names.
 
     Examples
     --------

@@ -19,8 +19,8 @@ from xr_nczarr.storage.remote import IN_FLIGHT, Expected, ListedObject, RemoteCl
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
 
-# The stores of these packages support only Zarr v3, and raise errors for keys that do not occur
-# in Zarr v3.
+# The stores of these packages support only Zarr v3 and raise errors for keys that do not occur in
+# Zarr v3.
 _V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
 _V3_KEY = re.compile(r"(?:.*/)?(?:zarr\.json|c(?:[/.]\d+)*)")
 _MESSAGE_LENGTH = 200
@@ -34,7 +34,7 @@ _clients_lock = ProcessLock()
 
 
 class ZarrPythonClient(RemoteClient):
-    """A client for the objects below a path in a zarr-python store.
+    """A client for the objects under a path in a zarr-python store.
 
     Calls to the store's asynchronous methods run concurrently in zarr-python's event loop.
 
@@ -142,7 +142,7 @@ class ZarrPythonClient(RemoteClient):
         return False
 
     def children(self, prefix: str) -> Listing:
-        """Return the sorted names of the objects and prefixes directly below `prefix`."""
+        """Return the sorted names of the objects and prefixes directly under `prefix`."""
         if not self.store.supports_listing:
             raise UnsupportedError(
                 f"stores of type {type(self.store).__name__} cannot list objects",
@@ -153,7 +153,7 @@ class ZarrPythonClient(RemoteClient):
         return Listing(sorted(objects), sorted(prefixes))
 
     def below(self, prefix: str) -> Iterator[ListedObject]:
-        """Yield every object below `prefix`."""
+        """Yield every object under `prefix`."""
         objects, prefixes = self.children(prefix)
         keys = [f"{prefix}{name}" for name in objects]
         sizes = [None] * len(keys) if self.remote else self.sizes(keys)
@@ -283,7 +283,7 @@ class ZarrPythonClient(RemoteClient):
         if response is None:
             return None
         if max_bytes is not None and len(response) > max_bytes:
-            raise too_large(f"the object has {len(response):,} bytes", max_bytes)
+            raise too_large(f"the object is {len(response):,} bytes long", max_bytes)
         return _bytes(response)
 
     async def _put(self, item: tuple[str, Bytes]) -> None:

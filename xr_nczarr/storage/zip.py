@@ -24,9 +24,9 @@ from xr_nczarr.storage.zip_index import HEADER, ZipContents, ZipEntry, damaged, 
 class ZipStore(Store):
     """A store whose objects are the entries of a zip file.
 
-    The zip file is not unpacked for reading. Two layouts are supported: zarr-python writes
-    the keys at the root of the zip file, and netCDF-C writes them below one folder. If several
-    entries have the same name, the last one is used.
+    The zip file is not unpacked for reading. Two layouts are supported: zarr-python writes the keys
+    at the root of the zip file, and netCDF-C writes them under a single folder. If several entries
+    have the same name, the last one is used.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class ZipStore(Store):
             if key not in places:
                 raise UnsupportedError(
                     "the zip entry is compressed, so its bytes cannot be referenced",
-                    remedy="Create the zip file again, without compression, or pass a larger "
+                    remedy="Recreate the zip file without compression, or pass a larger "
                     "inline_below",
                     store=self.name,
                     key=key,
@@ -135,7 +135,7 @@ class ZipStore(Store):
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Map the key of each uncompressed object to its (offset, length) in the zip file.
 
-        Keys of other objects are left out. The offsets depend on the local headers, which are all
+        Keys of other objects are omitted. The offsets depend on the local headers, which are all
         fetched at once.
         """
         entries = {key: self._entry(key) for key in keys}
@@ -147,12 +147,12 @@ class ZipStore(Store):
         }
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the sorted names of the objects and prefixes directly below `prefix`."""
+        """Return the sorted names of the objects and prefixes directly under `prefix`."""
         check_prefix(prefix, self.name)
         return one_level(self._contents.keys, prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """Yield the key and the size in bytes of every object below `prefix`."""
+        """Yield the key and the size in bytes of every object under `prefix`."""
         for key, entry in self._contents.entries.items():
             if key.startswith(prefix):
                 yield key, entry.info.file_size
@@ -166,7 +166,7 @@ class ZipStore(Store):
             staging.put(items)
 
     def delete(self, prefix: str) -> None:
-        """Remove one object, or all objects below a prefix, by replacing the whole zip file."""
+        """Remove one object, or all objects under a prefix, by replacing the whole zip file."""
         with self.in_one_step(empty=False) as staging:
             staging.delete(prefix)
 
@@ -191,9 +191,9 @@ class ZipStore(Store):
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Pack `staging` into a zip file that atomically replaces this one, then remove `staging`.
 
-        The entries are uncompressed. All of them are below a folder that is named after the zip
-        file, and directories precede files. netCDF-C cannot read any other layout. zarr-python can
-        read this layout if the caller passes the folder as the path.
+        Entries are stored uncompressed under a single folder named after the zip file, with
+        directories before files. This is the only layout that netCDF-C can read. zarr-python can
+        read it if the folder is passed as the path.
         """
         folder, target = self._local_folder(), self._target()
         temporary = hidden_path(target, "tmp")
@@ -255,8 +255,8 @@ class ZipStore(Store):
         info = entry.info
         if info.flag_bits & 1 or not (entry.deflated or info.compress_type == zipfile.ZIP_STORED):
             raise UnsupportedError(
-                "the zip entry is encrypted, or uses an unsupported compression method",
-                remedy="Create the zip file again, without encryption or compression",
+                "the zip entry is encrypted or uses an unsupported compression method",
+                remedy="Recreate the zip file without encryption or compression",
                 store=self.name,
                 key=key,
             )
@@ -264,7 +264,8 @@ class ZipStore(Store):
             problem = "the zip directory declares two different sizes for an uncompressed entry"
             raise damaged(problem, self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
-            problem = f"the zip entry has {info.file_size:,} bytes ({info.compress_size:,} stored)"
+            stored = f"{info.compress_size:,} in the zip file"
+            problem = f"the zip entry is {info.file_size:,} bytes long ({stored})"
             raise too_large(problem, self.max_object_bytes, self.name, key)
         return entry
 

@@ -28,7 +28,7 @@ class ZipEntry(NamedTuple):
     """An entry of a zip file.
 
     `offset` is the position of the entry's local header in the file. The header and the data
-    together have at most `span` bytes.
+    together are at most `span` bytes long.
     """
 
     offset: int
@@ -59,7 +59,7 @@ class ZipContents:
     Attributes
     ----------
     entries
-        Maps each key to its entry. Keys are relative to the folder of the store.
+        Mapping of keys to entries. Keys are relative to the folder of the store.
     keys
         The sorted keys.
 
@@ -134,7 +134,7 @@ def _implied_size(end: bytes) -> int:
 
 
 def _read_entries(source: Any, store: str) -> dict[str, ZipEntry]:
-    """Map each key to its entry in a zip file. `source` is a file object for the zip file."""
+    """Return the entries of a zip file by key. `source` is a file object for the zip file."""
     try:
         with zipfile.ZipFile(source) as file:
             infos, end = file.infolist(), file.start_dir
@@ -216,7 +216,7 @@ def data_start(data: Bytes, entry: ZipEntry, key: str, store: str) -> int:
         If `data` does not begin with the local header of the entry.
     """
     mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
-    # If flag 8 is set, the checksum follows the data, and is not in the header.
+    # If flag 8 is set, the checksum follows the data instead of being in the header.
     if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
         raise damaged(
             "the zip entry is not at the offset that the zip directory declares", store, key
@@ -227,6 +227,6 @@ def data_start(data: Bytes, entry: ZipEntry, key: str, store: str) -> int:
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
     """Return the error for a damaged zip file. The message begins with `problem`."""
     remedy = (
-        "The zip file is damaged, or other data precedes its first entry. Copy or write it again"
+        "The zip file is damaged, or other data precedes its first entry. Recopy or recreate it"
     )
     return StorageError(problem, remedy=remedy, store=store, key=key)
