@@ -57,7 +57,7 @@ class Resolved:
             )
         if self.location.group:
             raise UnsupportedError(
-                f"the target is the group {quote(self.location.group)!r}; expected a store",
+                f"the target must be a store, not the group {quote(self.location.group)!r}",
                 remedy="Pass the store as the target, and the path of the group as group=",
                 store=self.store.name,
             )
@@ -322,7 +322,7 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
 def open_whole(
     target: Any, options: OpenOptions, *, documents: dict[str, Bytes | None] | None = None
 ) -> tuple[OpenedStore, Group]:
-    """Open all groups of a store, and return the store and the group named by ``options.group``.
+    """Open all groups of a store, returning the store and the group named by ``options.group``.
 
     For `documents`, see `open_netcdf`.
     """

@@ -28,7 +28,7 @@ def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
 
 
 def children_first(path: str) -> tuple[bool, int]:
-    """Return a sort key that places a node before its parent, and the root last."""
+    """Return a sort key that places a node before its parent and the root last."""
     return path == "/", -path.count("/")
 
 

@@ -183,9 +183,9 @@ def are_absent(
     """Return whether the inaccessible root documents can be treated as missing.
 
     A public bucket that does not allow listing returns 403 for missing objects. `documents` maps
-    keys to the accessible root documents. Inaccessible documents can be treated as missing if there
-    is only one candidate format and the accessible documents identify it. They can also be treated
-    as missing if `consolidated` is True and consolidated metadata is accessible.
+    keys to the accessible root documents. Inaccessible documents can be treated as missing in two
+    cases: if there is only one candidate format and the accessible documents identify it, or if
+    `consolidated` is True and consolidated metadata is accessible.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True

@@ -1,4 +1,4 @@
-"""Predict whether the next store in a folder has consolidated metadata, based on the last ones."""
+"""Predict whether the next store in a folder has consolidated metadata, based on earlier ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_FOLDERS = 1000
 
 
 class SimilarStores:
-    """A record of how many stores in a row had consolidated metadata, for each remote folder.
+    """A record of how many consecutive stores in each remote folder had consolidated metadata.
 
     Stores in one folder are usually alike. If consolidated metadata is expected but missing,
     finding the metadata of the store takes one additional batch of requests. Each store without

@@ -29,7 +29,7 @@ _reread = SharedCache[Any, ReferenceSet](_MAX_SETS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceDocument:
-    """The location of a JSON reference document, and the options for parsing it.
+    """The location of a JSON reference document and the options for parsing it.
 
     The parsed reference set is cached, so that each process reads the document only once.
 

@@ -1,4 +1,4 @@
-"""The two kinds of references: addresses of other objects, and bytes stored in the set itself."""
+"""The two kinds of references: addresses of other objects and bytes stored in the set itself."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, quote, reason_of
 
 MAX_TEXT = 1 << 16
-"""Maximum number of characters in a template, and in the text that it renders."""
+"""Maximum number of characters in a template and in its rendered text."""
 
 Value = Any
 """The value of an expression: an int, float, bool or str."""

@@ -154,7 +154,7 @@ class RecordSet(ReferenceSet):
         return RecordSet(entries, records=self.records)
 
     def _row_of(self, key: str) -> tuple[str, int] | None:
-        """Return the name of a chunk's record file, and the chunk's row number in that file.
+        """Return the name of a chunk's record file and the chunk's row number in that file.
 
         Return None if `key` is not the key of a chunk.
 
@@ -210,7 +210,7 @@ def _present(values: Mapping[str, Any], column: str, kind: Any, key: str) -> Any
 def render_parquet_references(
     references: ReferenceSet, *, record_size: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Render a set as a directory of parquet files, and yield the name and content of each file.
+    """Render a set as a directory of parquet files, yielding the name and content of each file.
 
     Raises
     ------

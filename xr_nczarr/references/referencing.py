@@ -66,7 +66,7 @@ class WrittenReferences:
         return f"<pre>{escape(repr(self))}</pre>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes as a dictionary of values that can be serialized as JSON."""
+        """Return the attributes as a JSON-serializable dictionary."""
         return asdict(self)
 
 
@@ -166,7 +166,7 @@ def _open_source(location: Location, access: Access) -> Store:
     """
     if location.group:
         raise UnsupportedError(
-            f"the source is the group {quote(location.group)!r}; expected a store",
+            f"the source must be a store, not the group {quote(location.group)!r}",
             remedy="Pass the store itself instead of one of its groups",
         )
     store = open_references(location, access) or open_store(location, access)

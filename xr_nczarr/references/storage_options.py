@@ -89,8 +89,8 @@ class ReferenceOptions:
     def of(cls, access: Access, **implied: Any) -> ReferenceOptions:
         """Parse the storage options for a reference set and for the objects to which it refers.
 
-        `implied` contains additional storage options that the caller did not pass. They come from
-        the opened object, for example an fsspec ``ReferenceFileSystem``.
+        `implied` contains additional storage options that come from the opened object, such as an
+        fsspec ``ReferenceFileSystem``, rather than from the caller.
         """
         remaining = {**access.options, **implied}
         remaining |= remaining.pop("reference", {})
@@ -179,7 +179,7 @@ class ReferenceOptions:
 
     @property
     def document_only(self) -> dict[str, Any]:
-        """The storage options for the document, and for targets on the same host or bucket."""
+        """The storage options for the document and for targets on the same host or bucket."""
         return {**self.others, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:

@@ -148,7 +148,7 @@ class ReferenceTable:
 
 
 class TableBuilder:
-    """A builder that collects references in any order, and then builds a table for each array."""
+    """A builder that collects references in any order and then builds a table for each array."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes | str, int] = {}

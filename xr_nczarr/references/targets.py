@@ -1,4 +1,4 @@
-"""Resolve the targets of a reference set, and open the stores that contain them."""
+"""Resolve the targets of a reference set and open the stores that contain them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Targets:
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def locate(self, url: str) -> tuple[str, str]:
-        """Return an identifier of the store that contains a URL's object, and the object's key.
+        """Return an identifier for the store that contains a URL's object, and the object's key.
 
         URLs with equal identifiers are in the same store. Here, a store is a local drive, a bucket,
         a single chained URL, or all other URLs with the same protocol and options.

@@ -73,7 +73,7 @@ The filtered value does not count as an argument.
 
 
 class _Scope(NamedTuple):
-    """The names that an expression may use: dimensions, and the arguments of a template call.
+    """The names that an expression may use: dimensions and the arguments of a template call.
 
     Each argument is stored with the scope in which it is evaluated. `within` contains the names of
     the templates that are being inlined, outermost first. `budget` limits the number of syntax
@@ -249,7 +249,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the function that a syntax node represents, and the nodes of its operands.
+    """Return the function that a syntax node represents and the nodes of its operands.
 
     Raises
     ------

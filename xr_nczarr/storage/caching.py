@@ -22,7 +22,7 @@ from xr_nczarr.storage.store import Address, Store
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _Fetch = Callable[[Sequence[str]], Iterator[Any]]
-"""The method `fetch` or `probe` of the wrapped store."""
+"""The `fetch` or `probe` method of the wrapped store."""
 
 _BATCH_OBJECTS = 256
 

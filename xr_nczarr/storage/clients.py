@@ -1,4 +1,4 @@
-"""Choose the client library for a URL, and translate storage options for obstore."""
+"""Choose the client library for a URL and translate storage options for obstore."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def connection(
 
 
 class _ObstoreConnection(Connection):
-    """A connection that uses obstore if possible, and fsspec otherwise.
+    """A connection that uses obstore if possible and fsspec otherwise.
 
     In a forked process, fsspec is used because obstore would hang. If `arguments` is None, as after
     unpickling, `client` chooses the library in the process that calls it. Unpickling itself must

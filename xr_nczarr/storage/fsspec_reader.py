@@ -35,8 +35,8 @@ _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 _HELPERS = 2
-_BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # requests by each helper thread
-_SMALL_BATCH = 64  # requests for small objects by each helper thread
+_BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # requests per helper thread
+_SMALL_BATCH = 64  # requests for small objects per helper thread
 CONNECTIONS = _HELPERS * _SMALL_BATCH
 _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # bytes in each batch, once the size of the objects is known
@@ -405,7 +405,7 @@ def is_web_filesystem(filesystem: Any) -> bool:
 def filesystem_at(
     url: str, storage_options: Mapping[str, Any], rules: Rules, trust: Trust | None = None
 ) -> tuple[Any, str]:
-    """Return the filesystem for an fsspec URL, and the path in that filesystem.
+    """Return the filesystem for an fsspec URL and the path in that filesystem.
 
     The URL may be chained. Requests are made only if the chain contains an archive. `trust`
     restricts redirects by web servers.

@@ -1,4 +1,4 @@
-"""Check requests to web servers, and their responses."""
+"""Check requests to web servers and their responses."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         return body[first - begin : last + 1 - begin]
 
     def _parse_content_range(self) -> tuple[int, int, int]:
-        """Return the offsets of the first and last byte sent, and the size of the whole object.
+        """Return the offsets of the first and last bytes sent and the size of the whole object.
 
         These numbers come from the ``Content-Range`` header of a partial response. If the header
         does not state the size, the end of the sent range is used as the size.
@@ -164,7 +164,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         return begin, end, size
 
     def _bounds(self, size: int) -> tuple[int, int]:
-        """Return the offsets of the first and last requested byte in an object of `size` bytes.
+        """Return the offsets of the first and last requested bytes in an object of `size` bytes.
 
         `size` matters only if the requested range is a suffix or is open-ended.
         """
@@ -192,7 +192,7 @@ class CheckedResponse(aiohttp.ClientResponse):
 
     @property
     def _requested(self) -> tuple[int | None, int | None] | None:
-        """The offsets of the first and last requested byte, or None for a whole object.
+        """The offsets of the first and last requested bytes, or None for a whole object.
 
         The last offset is None if the range is open-ended. For a suffix, the first item is None and
         the second item is the length of the suffix.
@@ -314,7 +314,7 @@ class SessionFactory:
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, max_bytes))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Check a redirect, and strip sensitive headers if it leads to another server."""
+        """Check a redirect, stripping sensitive headers if it leads to a different server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(now=target.raw_host))
         elsewhere = target.authority != sent.url.authority

@@ -53,7 +53,7 @@ _AMAZON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The location of a store, and the options contained in its URL.
+    """The location of a store and the options contained in its URL.
 
     Attributes
     ----------
@@ -290,7 +290,7 @@ def _locate_obstore_store(store: Any, path: str) -> Location:
 
 
 def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
-    """Split a URL into the part before the fragment, and a dict of the fragment's keys and values.
+    """Split a URL into the part before the fragment and a dict of the fragment's keys and values.
 
     A word without a key is added to the value of ``mode``. For example, ``#zip`` means
     ``#mode=zip``.
@@ -359,7 +359,7 @@ def _local_path(url: str) -> str:
 
 
 def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
-    """Translate an S3 URL to ``s3://bucket/key``, and its host to storage options.
+    """Translate an S3 URL to ``s3://bucket/key`` and its host to storage options.
 
     Only http(s) URLs, and ``s3://`` URLs with an Amazon host name, are translated. All other URLs
     are returned unchanged.

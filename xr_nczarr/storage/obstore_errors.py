@@ -62,7 +62,7 @@ def is_missing(error: Exception, statuses: Collection[int]) -> bool:
 
 
 def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError:
-    """Convert an obstore error to a StorageError, and mask the secrets in URLs.
+    """Convert an obstore error to a StorageError, masking secrets in URLs.
 
     If the request may succeed later, the result is a StorageConnectionError or a
     StorageTimeoutError.

@@ -38,7 +38,7 @@ class ByteRange(NamedTuple):
 
 
 class Versioned(NamedTuple):
-    """All or some of the bytes of an object, and the version of that object.
+    """Some or all bytes of an object, and the version of that object.
 
     `version` is a string that changes whenever the object changes. None means that the version is
     unknown.

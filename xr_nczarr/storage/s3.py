@@ -1,4 +1,4 @@
-"""A variant of s3fs's filesystem that does not retry, and is tuned for many small objects."""
+"""A variant of s3fs's filesystem that does not retry and is tuned for many small objects."""
 
 from __future__ import annotations
 

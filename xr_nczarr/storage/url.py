@@ -44,7 +44,7 @@ def local_path(url: str) -> str | None:
 
 
 def has_scheme(url: str) -> bool:
-    """Return whether a path or URL has a scheme, and is therefore not relative.
+    """Return whether a path or URL has a scheme and is therefore not relative.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def is_filesystem(value: object) -> bool:
 
 
 def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
-    """Return the filesystem inside fsspec's wrappers, and the path in that filesystem.
+    """Return the filesystem inside fsspec's wrappers and the path in that filesystem.
 
     The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`.
     """
@@ -142,7 +142,7 @@ def mask(url: str) -> str:
 
 
 def normalize(url: str) -> str:
-    """Normalize the protocol of a URL, and strip the slashes at both ends of its path.
+    """Normalize the protocol of a URL and strip the slashes at both ends of its path.
 
     URLs with the same result refer to the same object.
 
@@ -187,7 +187,7 @@ def is_web(url: str) -> bool:
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Split a URL into the part before its query, and the query with its ``?``.
+    """Split a URL into the part before its query and the query with its ``?``.
 
     The query is an empty string if the URL has none. Only http(s) URLs have a query; any other URL
     is not split.
