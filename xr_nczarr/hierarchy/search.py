@@ -277,8 +277,8 @@ class _Search:
         """Read the groups on the path to the requested group, without listing any group.
 
         Return a list that contains only the requested group. The list is empty if the requested
-        group has no document, or if any node on the path is not a group, or is missing from the
-        list in the metadata of its parent. The ancestors of the requested group need no document.
+        group has no document, or if a node on the path is not a group or is missing from the list
+        in its parent's metadata. The ancestors of the requested group need no document.
         """
         paths = paths_above(self.options.group)[:-1]
         if len(paths) > self.options.limits.max_depth:
@@ -380,7 +380,8 @@ class _Search:
     def _children_in_sidecars(self, group: GroupNode) -> Kinds | None:
         """Return the children that a group's sidecars list, or None if they contain no list.
 
-        This also reads the sidecars of the group's ancestors, and updates the ancestors' nodes.
+        This method also reads the sidecars of the group's ancestors and updates the ancestors'
+        nodes.
         """
         paths = [group.path] if self.with_sidecars else paths_above(group.path)
         self.with_sidecars = True

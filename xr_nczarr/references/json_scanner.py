@@ -100,7 +100,7 @@ def remove_markers(members: dict[str, object]) -> int:
 def _without_spaces(document: bytes) -> bytes:
     """Remove the whitespace between the tokens of a JSON document.
 
-    If removing whitespace would merge two tokens, the document is invalid, and is returned
+    If removing whitespace would merge two tokens, the document is invalid and is returned
     unchanged.
     """
     document = document.strip(_SPACES)
@@ -259,7 +259,7 @@ class _Block:
     def _changed_rows(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
         """Return the positions of the rows that differ from the preceding row.
 
-        A row consists of the text between its start and stop, and of its values in `others`. The
+        A row consists of the text between its start and stop and of its values in `others`. The
         first row always counts as different. If any text is too long to be compared, all rows count
         as different.
         """
@@ -307,7 +307,7 @@ class _Block:
 def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
     """Parse the number at the start of each eight-byte word.
 
-    Return two arrays: the numbers, and the count of digits in each number.
+    Return two arrays: the numbers and the count of digits in each number.
     """
     # The upper half of a digit (0x30 to 0x39) is 3, even after adding 6. If adding 6 to a greater
     # byte produces a carry, the carry does not affect the bytes before it.

@@ -186,9 +186,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None] | None:
         """Look up chunks together, and return an iterator over their encoded bytes.
 
-        Return None if the chunks must be looked up one by one. This is the case if there are only a
-        few chunks, or if the set does not list all of them as byte ranges of files in one local
-        store.
+        Return None if the chunks must be looked up one by one, because there are only a few of them
+        or because the set does not list all of them as byte ranges of files in one local store.
         """
         if len(chunks) < _MIN_CHUNKS or self.remote:
             return None
@@ -365,7 +364,7 @@ class ReferenceStore(Store):
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
         """Yield the bytes of each of the `pieces`, in order.
 
-        All pieces must be in one store. They must be either all whole objects, or all byte ranges.
+        All pieces must be in one store, and must be either all whole objects or all byte ranges.
         """
         store = pieces[0].store
         if pieces[0].length is None:

@@ -257,7 +257,7 @@ def sync_file(path: str) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Flush the entries of a directory to disk. Do nothing on Windows, which journals them."""
+    """Flush the entries of a directory to disk, except on Windows, which journals them."""
     if not _WINDOWS:
         with _opened(path) as descriptor:
             os.fsync(descriptor)
@@ -291,7 +291,7 @@ _process_locks = KeyLocks()
 def locked(path: str) -> Iterator[None]:
     """Hold an exclusive lock across processes and threads, using a lock file at `path`.
 
-    The lock file is created if necessary, and removed afterwards. The operating system releases the
+    The lock file is created if necessary and removed afterwards. The operating system releases the
     lock when the process ends. On systems with neither ``flock`` nor ``msvcrt.locking``, the lock
     excludes only other threads of this process. That is sufficient, because all known systems of
     this kind run only one process.
@@ -325,7 +325,7 @@ def _lock(descriptor: int) -> None:
     while True:
         try:
             _msvcrt.locking(descriptor, _msvcrt.LK_NBLCK, 1)
-        except PermissionError:  # LK_LOCK would try once a second, and give up after ten tries
+        except PermissionError:  # LK_LOCK would try once a second and give up after ten tries
             time.sleep(_LOCK_WAIT)
         else:
             return
@@ -334,8 +334,8 @@ def _lock(descriptor: int) -> None:
 def _unlock(descriptor: int, path: str) -> None:
     """Release the lock and remove the lock file, unless it was moved with its directory.
 
-    A lock file that cannot be removed stays in place, and can be locked again. On Windows, the file
-    is not removed here, because it is still open; `locked` removes it later.
+    A lock file that cannot be removed stays in place and can be reused. On Windows, the file is not
+    removed here, because it is still open; `locked` removes it later.
     """
     with suppress(OSError):
         if _fcntl is None:
