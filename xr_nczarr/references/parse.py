@@ -216,7 +216,7 @@ def _load(
         if len(data) > limits.max_consolidated_bytes:
             raise LimitError(
                 f"the reference document is {len(data):,} bytes long, which exceeds the limit of "
-                f"{limits.max_consolidated_bytes:,}",
+                f"{limits.max_consolidated_bytes:,} bytes",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
     builder = TableBuilder()

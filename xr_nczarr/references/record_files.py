@@ -144,7 +144,7 @@ class _RecordFile:
         if size > self._max_bytes:
             raise LimitError(
                 f"URLs and inline data total {size:,} bytes, which exceeds the limit of "
-                f"{self._max_bytes:,}",
+                f"{self._max_bytes:,} bytes",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
         return opened

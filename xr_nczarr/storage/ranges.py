@@ -86,7 +86,7 @@ def too_large(
         "max_metadata_bytes or max_consolidated_bytes for a metadata document"
     )
     return LimitError(
-        f"{problem}, which exceeds the limit of {max_bytes:,}",
+        f"{problem}, which exceeds the limit of {max_bytes:,} bytes",
         remedy=remedy,
         store=store,
         key=key,
