@@ -266,5 +266,7 @@ def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     decoding = {name: arguments[name] for name in DECODE_DEFAULTS}
     dropped = decoding["drop_variables"]
     # Several functions use the names, but an iterator can be used only once.
-    decoding["drop_variables"] = (dropped,) if isinstance(dropped, str) else tuple(dropped or ())
+    decoding["drop_variables"] = (
+        () if dropped is None else (dropped,) if isinstance(dropped, str) else tuple(dropped)
+    )
     return options, decoding

@@ -432,7 +432,11 @@ class _Search:
             for path, node in self.nodes.items():
                 if isinstance(node, ArrayNode) and f"{path}/".startswith(paths):
                     self.nodes[path] = BrokenNode(
-                        path=path, error=error, shape=node.shape, attributes=node.attributes
+                        path=path,
+                        error=error,
+                        shape=node.shape,
+                        attributes=node.attributes,
+                        dimension_names=node.dimension_names,
                     )
 
     def _check_count(self, count: int) -> None:

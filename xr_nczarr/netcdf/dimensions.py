@@ -46,6 +46,8 @@ class DimensionScope:
     undefined
         Ordered set of the fully qualified names of dimensions that no group in the hierarchy
         defines. Empty unless `is_part` is True.
+    is_complete
+        Whether all arrays that may define dimensions have done so.
     """
 
     groups: Mapping[str, Group]
@@ -53,11 +55,13 @@ class DimensionScope:
     dimensions: dict[str, Dimension] = field(default_factory=dict)
     is_part: bool = False
     undefined: dict[str, None] = field(default_factory=dict)
+    is_complete: bool = False
 
     def define(self, group: Group, dimension: Dimension) -> Dimension:
-        """Add a dimension to a group, and return the dimension."""
-        self.dimensions[dimension.path] = dimension
-        group.dimensions[dimension.name] = dimension
+        """Add a dimension to a group unless the scope is complete, and return the dimension."""
+        if not self.is_complete:
+            self.dimensions[dimension.path] = dimension
+            group.dimensions[dimension.name] = dimension
         return dimension
 
     def dimensions_of(

@@ -79,7 +79,7 @@ def interpret(
         The part of the store that the hierarchy covers: a group, with or without its descendants.
         Nodes outside this part are not reported as missing.
     dropped
-        Names of variables that will not be used. Their dimensions are ignored, so that arrays of
+        Names of variables that will not be used. They do not define dimensions, so that arrays of
         different sizes that share dimension names, such as the levels of a multiscale image in
         plain Zarr, can be opened one by one.
     """
@@ -123,8 +123,10 @@ class _Interpreter:
                 arrays.append(node)
             else:
                 self.add_group(path, node)
-        # Arrays of outer groups come first, because inner groups inherit their dimensions.
-        for array in sorted(arrays, key=lambda node: node.path.count("/")):
+        # Arrays of outer groups come first, because inner groups inherit their dimensions. Dropped
+        # arrays come last, because they define no dimensions.
+        for array in sorted(arrays, key=lambda node: (self.is_dropped(node), node.path.count("/"))):
+            self.scope.is_complete = self.is_dropped(array)
             self.add_variable(array)
         for path, annotation in self.annotations.items():
             if self.is_searched(path):
@@ -140,6 +142,9 @@ class _Interpreter:
 
     def is_searched(self, path: str) -> bool:
         return path == self.group or (self.subgroups and is_within(path, self.group))
+
+    def is_dropped(self, array: ArrayNode | BrokenNode) -> bool:
+        return bool(self.dropped) and _name(array) in self.dropped
 
     def is_listed_group(self, path: str) -> bool:
         """Return whether `path` is the root, or a group listed in its parent's annotation."""
@@ -201,7 +206,7 @@ class _Interpreter:
         kind: Kind = "other"
         error: NczarrError | None = None
         array = node if isinstance(node, ArrayNode) else None
-        name = node_name(path) or find_name(node)
+        name = _name(node)
         try:
             annotation = find_array(node)
             if annotation is not None and group.dialect == "zarr":
@@ -214,8 +219,7 @@ class _Interpreter:
                         array = _plain_fill(array, attributes["_FillValue"])
                 elif node.fill_value is not None and self.masks(array, node.dtype, annotation):
                     attributes["_FillValue"] = array.fill_value
-            if name not in self.dropped:
-                dimensions = self.scope.dimensions_of(node, annotation, group)
+            dimensions = self.scope.dimensions_of(node, annotation, group)
         except MetadataError as problem:
             error = self.locate(problem, node).located(variable=path)
         if isinstance(node, BrokenNode):
@@ -343,6 +347,11 @@ def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
     for name in dict.fromkeys([*listed, *children]):
         if name in children:
             children[name] = children.pop(name)
+
+
+def _name(node: Node) -> str:
+    """Return the name of an array. An array at the root has its name in its metadata."""
+    return node_name(node.path) or find_name(node)
 
 
 def _attributes(node: Node) -> dict[str, Any]:
