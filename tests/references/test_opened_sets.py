@@ -13,8 +13,10 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from fsspec.implementations.local import LocalFileSystem
 
+import xr_nczarr
 from tests.reading import open_store
 from tests.references.test_web_servers import with_ranges
 from tests.servers import HttpServer
@@ -654,3 +656,16 @@ class TestOptions:
         for slash in ("", "/"):
             bare = version0(f"{slash}{url.removeprefix('s3://')}/data.bin")
             assert read(bare, remote_protocol="s3", remote_options=options) == VALUES.tolist()
+
+
+def test_group_of_zarr_python_in_reference_filesystem_is_opened(tmp_path):
+    store = zarr.storage.LocalStore(tmp_path / "store")
+    root = zarr.create_group(store, zarr_format=2)
+    for group, name in ((root, "outer"), (root.create_group("g"), "inner")):
+        array = group.create_array(name, data=np.arange(3), fill_value=None)
+        array.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+    xr_nczarr.references.write(tmp_path / "store", tmp_path / "set.json")
+    filesystem = fsspec.filesystem("reference", fo=str(tmp_path / "set.json"), asynchronous=True)
+    references = zarr.storage.FsspecStore(filesystem, read_only=True)
+    opened = zarr.open_group(references, path="g", mode="r", zarr_format=2)
+    assert list(xr.open_dataset(opened, engine="nczarr")) == ["inner"]

@@ -44,7 +44,8 @@ def parse_target(target: object) -> Location:
     else:
         location = parse_url(target)
         if _LINK.match(location.url):  # also fsspec's ReferenceFileSystem
-            location = replace(location, url=PREFIX, group=_group(location.url))
+            groups = filter(None, (_group(location.url), location.group))
+            location = replace(location, url=PREFIX, group="/".join(groups))
     links = [link.partition("://")[0] for link in location.url.split("::")]
     if location.path is None and "reference" in links[1:-1]:
         raise UnsupportedError(
