@@ -217,6 +217,27 @@ def test_symlinks_are_rejected_with_trust_none_in_any_nested_filesystem(folder, 
         values(target)
 
 
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("simplecache://{}/store", {"target_protocol": "file"}),
+        ("dir://store", {"target_protocol": "file", "path": "{}"}),
+    ],
+    ids=["simplecache", "dir"],
+)
+def test_symlinks_are_rejected_with_trust_none_if_options_name_local_filesystem(
+    url, options, folder, tmp_path
+):
+    store = put(folder / "store", MEMBERS)
+    os.symlink(tmp_path / "secret.bin", store / "v" / "0")
+    options = {name: value.format(folder) for name, value in options.items()}
+    arguments = {"engine": "nczarr", "storage_options": options}
+    opened = xr.open_dataset(url.format(folder), **arguments)
+    assert opened.v.values.tolist() == [0, 1, 2, 3]
+    with pytest.raises(RefusedError, match="fsspec follows symbolic links"):
+        xr.open_dataset(url.format(folder), trust="none", **arguments)
+
+
 def test_zip_files_can_be_opened_through_cache_with_trust_none(folder):
     write_zip(folder / "store.zip", {**MEMBERS, "v/0": VALUES.tobytes()})
     assert values(f"simplecache::zip://::file://{folder}/store.zip") == [0, 1, 2, 3]

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError, UnsupportedError
@@ -331,13 +331,13 @@ class RolledBackStore(_OverlayStore):
         Prefixes that contain only such objects are omitted too.
         """
         objects, prefixes = self.source.list_names(prefix)
-        added = [key for key, data in self.before.items() if data is None]
+        added = {key for key, data in self.before.items() if data is None}
         return Listing(
             [name for name in objects if f"{prefix}{name}" not in added],
             [name for name in prefixes if not self._is_added(f"{prefix}{name}/", added)],
         )
 
-    def _is_added(self, prefix: str, added: Sequence[str]) -> bool:
+    def _is_added(self, prefix: str, added: Collection[str]) -> bool:
         return any(key.startswith(prefix) for key in added) and not any(self.list_names(prefix))
 
     def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:  # noqa: ARG002

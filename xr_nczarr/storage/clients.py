@@ -154,10 +154,10 @@ class _ObstoreConnection(Connection):
 
         The first call may send a request to find out the region of a bucket.
         """
-        client = self._client
-        if client is None or self._forked != process.forked:
-            # `_forked` is set last. Until then, other threads also connect, instead of using the
-            # client of the parent process.
+        # `_forked` is read first and set last. Until it is set, other threads also connect, instead
+        # of using the client of the parent process.
+        forked, client = self._forked, self._client
+        if client is None or forked != process.forked:
             self._client = client = self._connect()
             self._forked = process.forked
         return client

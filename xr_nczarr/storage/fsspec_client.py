@@ -41,6 +41,8 @@ class FsspecClient(FsspecReader):
         """Return a client for an fsspec URL, which may be chained; see `filesystem_at`."""
         rules = rules or Rules()
         filesystem, root = filesystem_at(url, storage_options or {}, rules, trust)
+        if trust is not None:
+            trust.check_filesystem(filesystem, url)
         return cls(filesystem, root, rules, name=mask(url))
 
     @classmethod

@@ -12,19 +12,21 @@ from typing import Any, Literal
 from xr_nczarr.errors import (
     ConflictError,
     MetadataError,
-    RefusedError,
     quote,
 )
 from xr_nczarr.storage.obstore_client import ObstoreClient
 from xr_nczarr.storage.remote import RemoteStore, Rules
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.trust import symlink_error
 from xr_nczarr.storage.url import (
     absolute_path,
     is_filesystem,
+    is_local_filesystem,
     local_path,
     mask,
     normalize,
     plain_filesystem,
+    wraps_local_filesystem,
 )
 
 Medium = Literal["file", "zip", "s3"]
@@ -129,12 +131,8 @@ class Location:
         *links, last = self.url.split("::")
         is_read_by_fsspec = bool(links) and links[-1].partition("://")[0] not in _ARCHIVES
         is_local = is_read_by_fsspec and local_path(last) is not None
-        if is_local or _wraps_local_filesystem(self.filesystem):
-            raise RefusedError(
-                "fsspec follows symbolic links that point outside the folder",
-                remedy="Pass the path of the folder, or open it without trust='none'",
-                store=mask(self.url),
-            )
+        if is_local or wraps_local_filesystem(self.filesystem):
+            raise symlink_error(self.url)
 
     @property
     def in_bucket(self) -> bool:
@@ -220,24 +218,9 @@ def _locate_filesystem(target: Any) -> Location:
     if not isinstance(path, str):
         return Location("")
     filesystem, path = plain_filesystem(filesystem, filesystem._strip_protocol(path))
-    if _is_local_filesystem(filesystem):
+    if is_local_filesystem(filesystem):
         return Location(absolute_path(path), folder=folder)
     return Location(filesystem.unstrip_protocol(path), filesystem=filesystem, folder=folder)
-
-
-def _is_local_filesystem(filesystem: Any) -> bool:
-    from fsspec.implementations.local import LocalFileSystem
-
-    return isinstance(filesystem, LocalFileSystem)
-
-
-def _wraps_local_filesystem(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem, such as a cache, is based on a local filesystem."""
-    while is_filesystem(wrapped := getattr(filesystem, "fs", None)):
-        filesystem, _ = plain_filesystem(wrapped, "")
-        if _is_local_filesystem(filesystem):
-            return True
-    return False
 
 
 def _locate_zarr_object(target: Any) -> Location:

@@ -7,9 +7,10 @@ import socket
 import urllib.parse
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 from xr_nczarr.errors import RefusedError, quote
-from xr_nczarr.storage.url import mask
+from xr_nczarr.storage.url import is_local_filesystem, local_path, mask, wraps_local_filesystem
 
 
 class Trust(ABC):
@@ -27,6 +28,9 @@ class Trust(ABC):
 
         `redirected` is whether another host redirected to `host`.
         """
+
+    def check_filesystem(self, filesystem: Any, url: str) -> None:  # noqa: B027 (for subclasses)
+        """Raise RefusedError if a filesystem must not be used for the store at `url`."""
 
     def remedy(self, location: str) -> str:  # noqa: ARG002 (for subclasses)
         """Return instructions for allowing a location, if that is possible."""
@@ -52,6 +56,24 @@ class ConfinedTrust(Trust):
     def may_be_private(self, host: str, *, redirected: bool) -> bool:  # noqa: ARG002
         """Return whether `host` is the host of the store."""
         return host == host_of(self.folder)
+
+    def check_filesystem(self, filesystem: Any, url: str) -> None:
+        """Raise RefusedError if the filesystem reads local files, unless the URL names one of them.
+
+        The folder of a zip file has such a URL, but only the zip file itself is read.
+        """
+        is_local = is_local_filesystem(filesystem) and local_path(url) is None
+        if is_local or wraps_local_filesystem(filesystem):
+            raise symlink_error(url)
+
+
+def symlink_error(url: str) -> RefusedError:
+    """Return the error for an untrusted local folder that fsspec would read."""
+    return RefusedError(
+        "fsspec follows symbolic links that point outside the folder",
+        remedy="Pass the path of the folder, or open it without trust='none'",
+        store=mask(url),
+    )
 
 
 def redirect_error(url: str, target: str, reason: str) -> RefusedError:

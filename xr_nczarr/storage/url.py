@@ -194,3 +194,19 @@ def split_query(url: str) -> tuple[str, str]:
     """
     path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
     return path, mark + query
+
+
+def is_local_filesystem(filesystem: Any) -> bool:
+    """Return whether an fsspec filesystem reads local files."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(filesystem, LocalFileSystem)
+
+
+def wraps_local_filesystem(filesystem: Any) -> bool:
+    """Return whether an fsspec filesystem wraps a local one, as a cache may."""
+    while is_filesystem(wrapped := getattr(filesystem, "fs", None)):
+        filesystem, _ = plain_filesystem(wrapped, "")
+        if is_local_filesystem(filesystem):
+            return True
+    return False
