@@ -132,6 +132,18 @@ def test_diff_treats_numbers_within_tolerance_as_equal(
     assert main(["diff", str(first), str(second), "--metadata"]) == 0
 
 
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+@pytest.mark.parametrize("value", ["-1e-9", "nan", "inf"])
+def test_tolerances_that_are_negative_or_not_finite_are_rejected(
+    name: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = f"{name} must be finite and not negative, not {float(value)!r}"
+    with pytest.raises(ValueError, match=problem):
+        xr_nczarr.diff({}, {}, **{name: float(value)})
+    assert main(["diff", "one", "two", f"--{name}={value}"]) == 2
+    assert problem in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("first", "second"), [(1.0, np.inf), (np.inf, 1.0), (np.inf, -np.inf), (1e308, -np.inf)]
 )

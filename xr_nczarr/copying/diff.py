@@ -132,6 +132,7 @@ def diff(
         Whether to also compare how values are stored: chunks, filters and byte order.
     rtol, atol
         Numbers are considered equal if they differ by at most ``atol + rtol * abs(second)``.
+        Tolerances must be finite and not negative.
     assume_endian
         Byte order of the chunks in Zarr stores, which overrides their metadata; see `copy`.
     storage_options, second_options
@@ -145,6 +146,8 @@ def diff(
         If one of the datasets lacks a requested group, variable or position.
     NczarrError
         If a variable cannot be read.
+    ValueError
+        If a tolerance is negative or not finite.
 
     Examples
     --------
@@ -158,6 +161,9 @@ def diff(
     /t:units  "m"  "km"
     /t        2.5  3     1 of 2 values differ, first at (1), by at most 0.5
     """
+    for name, tolerance in (("rtol", rtol), ("atol", atol)):
+        if not 0 <= tolerance < math.inf:
+            raise ValueError(f"{name} must be finite and not negative, not {tolerance!r}")
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     sources = ((first, storage_options), (second, second_options))
     options = OpenOptions(limits=limits, assume_endian=assume_endian)
