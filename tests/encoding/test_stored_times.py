@@ -24,6 +24,24 @@ def test_times_not_representable_in_stored_units_are_rejected(path):
     assert_rejected(path, "does not fit", xr.Dataset(coords={"time": later}), append_dim="time")
 
 
+@pytest.mark.parametrize(
+    ("fits", "other"),
+    [
+        ([], "2000-01-01T00:00:11"),  # in seconds, too large a number to be decoded as days
+        (["2022-07-20", "2022-07-21"], "2022-07-22T00:00:11"),
+        (["2022-07-20"], "2100-01-01T00:00:11"),
+    ],
+    ids=["long ago", "third", "far in the future"],
+)
+def test_rejection_names_the_time_that_does_not_fit_and_suggests_units(path, fits, other):
+    first = xr.Dataset(coords={"time": np.array(["2022-07-19"], "M8[ns]")})
+    encoding = {"time": {"units": "days since 2022-07-19", "dtype": "i8"}}
+    to_nczarr(first, path, unlimited_dims="time", encoding=encoding)
+    later = xr.Dataset(coords={"time": np.array([*fits, other], "M8[ns]")})
+    problem = rf"the time {other}\.0+ does not fit.*'units': 'seconds since 2022-07-19'"
+    assert_rejected(path, problem, later, append_dim="time")
+
+
 # Regression D51
 @pytest.mark.parametrize("kind", ["datetime64", "cftime"])
 @pytest.mark.parametrize(

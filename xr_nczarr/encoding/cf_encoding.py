@@ -264,7 +264,8 @@ def _encode_new_times(
         remedy = (
             f"Pass encoding={{{name!r}: {finer}}}" if finer else "Pass dtype float64 in encoding"
         )
-        raise misfit(f"the time {times[~same][0]}", encoding, dtype, remedy, name)
+        time = _first_misfit(times, encoding, name, encoding["units"])
+        raise misfit(f"the time {time}", encoding, dtype, remedy, name)
     return _as_type(np.asarray(encoded.data), dtype)
 
 
@@ -309,7 +310,8 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
         finer = _finer_encoding(times, encoding, name)
         remedy = "Write a new store with finer units"
         remedy += f": encoding={{{name!r}: {finer}}}" if finer else ""
-        raise misfit(f"the time {times[~same][0]}", encoding, dtype, remedy)
+        time = _first_misfit(times, encoding, name, encoding.get("units"))
+        raise misfit(f"the time {time}", encoding, dtype, remedy)
     return _as_type(np.asarray(encoded.data), dtype)
 
 
@@ -362,11 +364,31 @@ def _encode_and_compare(
         stored = encoded.copy(deep=False)
         stored.attrs["units"] = units or encoded.attrs["units"]
         coder = CFDatetimeCoder(use_cftime=(times.dtype == object) or None)
-        with _as_conflicts():
-            decoded = conventions.decode_cf_variable(
-                name, stored, decode_times=coder, decode_timedelta=CFTimedeltaCoder()
-            ).to_numpy()
+        try:
+            with _as_conflicts():
+                decoded = conventions.decode_cf_variable(
+                    name, stored, decode_times=coder, decode_timedelta=CFTimedeltaCoder()
+                ).to_numpy()
+        except ConflictError:
+            if stored.attrs["units"] == encoded.attrs["units"]:
+                raise
+            # Numbers in finer units than `units` can be too large to be decoded in `units`.
+            return encoded, np.zeros(times.shape, bool)
         return encoded, equal(decoded, times)
+
+
+def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str | None) -> Any:
+    """Return the first time that cannot be encoded in `units`. There must be at least one.
+
+    xarray chooses the same units for all times. If one of them does not fit, no time is decoded
+    correctly, so the first misfit is found by bisection.
+    """
+    times = times.ravel()
+    while times.size > 1:
+        half = times[: times.size // 2]
+        fits = _encode_and_compare(half, encoding, name, units)[1].all()
+        times = times[half.size :] if fits else half
+    return times[0]
 
 
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
