@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import xr_nczarr
 from tests.reading import RAW, assert_values, read
 from tests.small_stores import store_with_good_array
 from tests.stores import array_document, put
+from xr_nczarr import RefusedError
 
 FOUR = np.arange(4, dtype="f4")
 
@@ -158,3 +160,23 @@ def test_unreadable_v3_array_keeps_its_dimension_names() -> None:
     objects["v/zarr.json"] = json.dumps(document | {"data_type": "unknown"}).encode()
     dataset = xr.open_dataset(objects, engine="nczarr")
     assert dataset.v.dims == ("y", "_Anonymous_Dimension_3")
+
+
+@pytest.mark.skipif(os.sep == "\\", reason="names cannot contain backslashes")
+def test_names_with_backslash_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
+    """Stores reject such keys, but netCDF-C and zarr-python write them on Unix."""
+    store = store_with_good_array(tmp_path / "s", **{"a\\b": array_document((2,), "<i4")})
+    put(store, {"g\\h/.zgroup": b'{"zarr_format": 2}'})
+    result = read(store, way, drop_variables=["a\\b", "g\\h"])
+    assert result.good.values.tolist() == [5, 6]
+    with pytest.raises(RefusedError, match="contains a backslash"):
+        _ = xr.open_dataset(store, engine="nczarr")["a\\b"].values
+    assert xr_nczarr.info(store).totals()["objects_present"] == 1
+    findings = xr_nczarr.verify(store).findings
+    assert [(finding.severity, finding.place) for finding in findings] == [
+        ("error", "/a\\b"),
+        ("error", "/g\\h"),
+    ]
+    with pytest.raises(RefusedError, match="contains a backslash"):
+        xr_nczarr.consolidate(store)
+    assert not (tmp_path / "s" / ".zmetadata").exists()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from xr_nczarr.errors import Place
+from xr_nczarr.errors import Place, RefusedError
 from xr_nczarr.formats.documents import Document, edited
 from xr_nczarr.formats.format import Change, Hierarchy
-from xr_nczarr.model import Json
+from xr_nczarr.model import BrokenNode, Json
 
 
 def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
@@ -65,12 +65,20 @@ def refresh_consolidated(
     `changed` maps keys to documents that take precedence over the stored documents. Return a dict
     mapping the key of the consolidated metadata to its bytes, or an empty dict if the Zarr version
     has no consolidated metadata.
+
+    Raises
+    ------
+    RefusedError
+        If the path of a node contains a backslash, so that its document cannot be read.
     """
     zarr = hierarchy.zarr
     if zarr.consolidated_key is None:
         return {}
     documents: dict[str, bytes] = {}
     for path in sorted(paths, key=children_first):
+        node = hierarchy.nodes.get(path)
+        if isinstance(node, BrokenNode) and isinstance(node.error, RefusedError):
+            raise node.error
         for key in zarr.node_keys(path):
             data = hierarchy.documents.get(key)
             if data is not None:

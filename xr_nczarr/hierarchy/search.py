@@ -12,6 +12,7 @@ from xr_nczarr.errors import (
     NczarrError,
     NotFoundError,
     Place,
+    RefusedError,
     UnsupportedError,
     quote,
 )
@@ -302,10 +303,13 @@ class _Search:
         """Fetch and parse the nodes at the paths in `kinds`, omitting paths without a node.
 
         Documents are fetched in one batch of requests, or in two from a local store. If the kind of
-        a node is known, only documents of that kind are fetched.
+        a node is known, only documents of that kind are fetched. A node whose path contains a
+        backslash becomes a BrokenNode, because stores reject such keys.
         """
         local = not self.store.remote
         first: NodeKind | None = "array" if local else None
+        refused = {path: _refusal(path) for path in kinds if "\\" in path}
+        kinds = {path: kind for path, kind in kinds.items() if path not in refused}
         keys = {path: self._node_keys(path, kind or first) for path, kind in kinds.items()}
         documents = self.source.fetch(key for names in keys.values() for key in names)
         if local:
@@ -318,7 +322,8 @@ class _Search:
             documents |= self.source.fetch(groups.values())
             for path, key in groups.items():
                 keys[path].append(key)
-        nodes = {
+        nodes: dict[str, Node | None] = {**refused}
+        nodes |= {
             path: self._parse_node(path, {key: documents[key] for key in names if key in documents})
             for path, names in keys.items()
         }
@@ -476,3 +481,12 @@ class _Search:
             f"no consolidated metadata found ({keys})",
             remedy="Open the store with consolidated=None or consolidated=False, or consolidate it",
         )
+
+
+def _refusal(path: str) -> BrokenNode:
+    """Return a node for a path with a backslash, which separates folders on some systems."""
+    error = RefusedError(
+        f"the path {quote(repr(path))} contains a backslash",
+        remedy="Rename the variable or group with the program that wrote it",
+    )
+    return BrokenNode(path=path, error=error)

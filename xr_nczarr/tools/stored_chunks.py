@@ -1,6 +1,7 @@
 """Count the chunks that exist in a store and add up their sizes, without reading them.
 
-The store is listed if possible. If not, as with plain HTTP, each chunk of each array is looked up.
+The store is listed if possible. If not, as with plain HTTP or names that contain a backslash, each
+chunk of each array is looked up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.errors import AccessDeniedError, UnsupportedError
+from xr_nczarr.errors import AccessDeniedError, RefusedError, UnsupportedError
 from xr_nczarr.hierarchy import existing_chunks
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
@@ -101,7 +102,7 @@ def count_stored_chunks(
     progress = progress or Progress(False)
     try:
         return _counted(opened, progress.count(opened.store.sizes()))
-    except (AccessDeniedError, UnsupportedError) as error:
+    except (AccessDeniedError, RefusedError, UnsupportedError) as error:
         reason = str(error)
     total = sum(stored.total for stored in _expected(opened).values())
     if max_requests is not None and total > max_requests:
