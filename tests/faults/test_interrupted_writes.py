@@ -334,7 +334,9 @@ def test_killed_append_to_object_store_can_be_continued(s3_server):
         xr.testing.assert_identical(opened.load(), values(0, 12))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize(
+    "layout", [*LAYOUTS, {"zarr_format": "3-draft", "dialect": "zarr"}], ids=str
+)
 def test_interrupted_group_replacement_leaves_old_group_new_group_or_no_group(layout):
     before, new = {}, values(0, 9, -1)
     create(RemoteMemoryStore(before), layout)

@@ -35,6 +35,7 @@ class Journal:
     documents
         One (key, earlier content, digest of the new content) tuple for each object, in write order.
         The earlier content is a str that represents the bytes in Latin-1, or None for a new object.
+        The digest is empty for an object to remove.
     appended
         The region that the write appends to each array, as a mapping of array paths to lists of
         [start, stop] pairs, one per dimension. The stop is exclusive.
@@ -50,7 +51,7 @@ class Journal:
     @classmethod
     def of(
         cls,
-        documents: Mapping[str, bytes],
+        documents: Mapping[str, bytes | None],
         stored: Iterable[_Data],
         appended: Regions,
         *,
@@ -58,8 +59,9 @@ class Journal:
     ) -> Journal:
         """Create the journal for an update to a set of metadata documents.
 
-        `documents` maps keys to the new content. `stored` contains the current content in the same
-        order, with None for a document that does not exist yet.
+        `documents` maps keys to the new content, with None for a document to remove. `stored`
+        contains the current content in the same order, with None for a document that does not exist
+        yet.
         """
         changes = zip(documents.items(), stored, strict=True)
         entries = [(key, _text(current), _digest(new)) for (key, new), current in changes]

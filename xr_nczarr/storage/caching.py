@@ -326,15 +326,22 @@ class RolledBackStore(_OverlayStore):
         return RolledBackStore(source, self.before)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the names under a prefix, omitting objects that did not exist before the write.
+        """Return the names under a prefix, as they were before the write.
 
-        Prefixes that contain only such objects are omitted too.
+        Prefixes that contain only objects that did not exist before are omitted.
         """
         objects, prefixes = self.source.list_names(prefix)
         added = {key for key, data in self.before.items() if data is None}
+        below = [
+            key.removeprefix(prefix).partition("/")
+            for key, data in self.before.items()
+            if data is not None and key.startswith(prefix)
+        ]
+        kept = {name for name in objects if f"{prefix}{name}" not in added}
+        folders = {name for name in prefixes if not self._is_added(f"{prefix}{name}/", added)}
         return Listing(
-            [name for name in objects if f"{prefix}{name}" not in added],
-            [name for name in prefixes if not self._is_added(f"{prefix}{name}/", added)],
+            sorted(kept | {name for name, slash, _ in below if not slash}),
+            sorted(folders | {name for name, slash, _ in below if slash}),
         )
 
     def _is_added(self, prefix: str, added: Collection[str]) -> bool:

@@ -70,7 +70,8 @@ class WritePlan:
         Maps keys to encoded chunks that must change together with the documents. They are written
         before the documents, and the journal also contains their previous content.
     removed
-        Keys and prefixes to remove, in this order, after the documents are written.
+        Keys and prefixes to remove, in this order, after the documents are written. In versions of
+        Zarr with implied groups, the journal contains the removed documents too.
     new
         Whether the plan creates a store. If so, everything else in the target is removed.
     exclusive
@@ -319,13 +320,21 @@ class Transaction:
         """
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
         documents = {**plan.additions, **plan.documents}
-        objects = {**plan.chunks, **documents}
+        # A group of the Zarr v3 draft exists as long as it contains any document. A reader would
+        # therefore find the group with some of its arrays while the documents are removed.
+        jointly_removed = [
+            key for key in plan.removed if plan.zarr.implies_groups and key[-1] != "/"
+        ]
+        objects = {**plan.chunks, **documents, **dict.fromkeys(jointly_removed)}
         # A change to a single object is atomic and needs no journal. An append always needs a
         # journal, which records its regions.
         journaled = work is self.store and not plan.new and not work.transactional
         journaled &= len(objects) > 1 or bool(appended)
         if journaled:
-            before = [*work.fetch(list(plan.chunks)), *self.target.read(list(documents))]
+            before = [
+                *work.fetch(list(plan.chunks)),
+                *self.target.read([*documents, *jointly_removed]),
+            ]
             journal = Journal.of(objects, before, appended, chunks=bool(plan.chunks))
             work.put([(JOURNAL, journal.render())])
         work.flush()
@@ -336,12 +345,16 @@ class Transaction:
         if work.transactional:
             work.put(plan.chunks.items())
         self.target.documents.update(documents)
+        self._remove(jointly_removed, work)
         if journaled:
             work.flush()
             work.delete(JOURNAL)
         elif plan.new:
             work.delete(UNFINISHED)
-        for target in plan.removed:
+        self._remove([target for target in plan.removed if target not in jointly_removed], work)
+
+    def _remove(self, targets: Sequence[str], work: Store) -> None:
+        for target in targets:
             work.delete(target)
             removed = [key for key in self.target.documents if _is_below(key, target)]
             self.target.documents.update(dict.fromkeys(removed))
