@@ -202,7 +202,7 @@ def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
 
 
 def suggestion(name: str, names: Collection[str]) -> str:
-    """Return a question that suggests similar names, or "" if none of `names` resembles `name`."""
+    """Return a "Did you mean …?" hint that lists similar names, or "" if there are none."""
     from difflib import get_close_matches
 
     close = get_close_matches(name, names, 3)

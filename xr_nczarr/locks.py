@@ -95,9 +95,9 @@ class ThreadLimiter:
         self._all.add(self)
 
     def limit(self, work: Callable[[_A], None]) -> Callable[[_A], None]:
-        """Wrap `work` in a function that first waits until the limit allows another thread to run.
+        """Wrap `work` in a function that waits for a free slot before running it.
 
-        The wait is limited to one second.
+        If no slot is free after one second, `work` runs anyway.
         """
 
         def run(argument: _A) -> None:

@@ -186,9 +186,9 @@ class CodecSpec:
 
     @property
     def is_buffer_filter(self) -> bool:
-        """Whether the metadata lists the codec as a filter or compressor in numcodecs' sense.
+        """Whether the metadata lists the codec as a filter or compressor, in the numcodecs sense.
 
-        Such a codec turns one buffer into another, whatever the type and the shape of the array.
+        Such a codec maps one buffer to another, regardless of the array's dtype and shape.
         """
         return self.place in ("filters", "compressor")
 

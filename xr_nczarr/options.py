@@ -25,7 +25,7 @@ class OpenOptions:
     Attributes
     ----------
     group
-        Path of the group to open. None opens the root group.
+        Path of the group to open. If None, the root group is opened.
     storage_options
         Options of the fsspec filesystem, and some options of this package. ``retry`` is a `Retry`,
         or a mapping with any of its fields. ``missing_status`` contains the HTTP statuses that mean
@@ -75,7 +75,7 @@ class OpenOptions:
         Limits on the memory that reading can allocate: a `Limits` object, or a mapping that
         overrides individual defaults.
     threads
-        Number of threads for each read. None uses one thread per processor.
+        Number of threads for each read. If None, one thread per processor is used.
     """
 
     group: str | None = None

@@ -368,7 +368,7 @@ def test_dump_shows_json_attributes_as_read_by_netcdf_c(tmp_path):
         assert line in text
 
 
-def test_array_added_to_nczarr_by_zarr_python_keeps_json_attributes(tmp_path):
+def test_array_added_to_nczarr_store_by_zarr_python_keeps_json_attributes(tmp_path):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1, 2])}, attrs={"n": np.int16(1)}), tmp_path / "s")
     group = zarr.open_group(tmp_path / "s", mode="r+", use_consolidated=False)
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "deep": {"a": 1}}

@@ -352,7 +352,7 @@ def test_referenced_files_are_read_with_credentials_of_passed_filesystem(s3_serv
         ({"mode": "w"}, "read-only"),
         ({"fo": 3}, '"fo" has the unsupported type int'),
         ({"fo": io.BytesIO(b"{}")}, '"fo" has the unsupported type BytesIO'),
-        ({"remote_protocol": "simplecache"}, "not of a cache"),
+        ({"remote_protocol": "simplecache"}, "not a caching protocol"),
     ],
     ids=["number", "text", "folder", "mode", "no document", "file", "cache"],
 )

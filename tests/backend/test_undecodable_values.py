@@ -18,7 +18,7 @@ from xr_nczarr.backend.lazy import decoder_errors_as_metadata
     ids=str,
 )
 def test_undecodable_attribute_warning_includes_attribute_name(attributes):
-    message = r"^/a is opened without decoding: mapping, attribute .*variable /a\)"
+    message = r"^/a was not decoded: mapping, attribute .*variable /a\)"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(plain_objects(**attributes), engine="nczarr")
     assert dataset["a"].values.tolist() == [1, 2]
@@ -62,7 +62,7 @@ def test_storage_errors_during_xarray_decoding_keep_their_class():
     objects["a/0"] = 3
     with pytest.warns(
         xr.SerializationWarning,
-        match=r"^/a is opened .*a/0: the mapping contains a value of type int",
+        match=r"^/a was not decoded: .*a/0: the mapping contains a value of type int",
     ):
         dataset = xr.open_dataset(objects, engine="nczarr")
     with pytest.raises(StorageError, match="the mapping contains a value of type int"):

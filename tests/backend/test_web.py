@@ -241,7 +241,10 @@ def test_missing_store_error_quotes_page_sent_by_server(http_server, cached, tar
 
 @pytest.mark.parametrize("group", ["missing", "g/missing"])
 def test_missing_group_is_reported_without_listing_folders(served, group):
-    with HttpServer(served) as server, pytest.raises(NotFoundError, match=f"no group.*{group}"):
+    with (
+        HttpServer(served) as server,
+        pytest.raises(NotFoundError, match=f"unknown group.*{group}"),
+    ):
         xr.open_dataset(f"{server.url}/data%20set", engine="nczarr", group=group)
 
 

@@ -153,7 +153,7 @@ def test_option_suggested_by_limit_error_increases_limit(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", ["info", "verify"])
-def test_remedies_in_command_results_name_flags(command, tmp_path, capsys):
+def test_remedies_in_command_output_mention_flags(command, tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0, 2.0])}), tmp_path / "s")
     main([command, str(tmp_path / "s"), "--limit", "max_chunk_bytes=1"])
     assert "--limit max_chunk_bytes=…" in " ".join(capsys.readouterr().out.split())

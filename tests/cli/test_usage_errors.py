@@ -57,7 +57,7 @@ WRONG = {
         "info file://{here}/s#mode=nczarr,s3",
         "the path is a directory, but mode=s3 in the URL requests an S3 bucket. Change it to mode=file",
     ),
-    "unknown mode": ("info file://{here}/s#mode=banana", "unknown mode 'banana'. Use one of the modes"),
+    "unknown mode": ("info file://{here}/s#mode=banana", "unknown mode 'banana' in the URL fragment. Use one of these modes"),
     "empty path": (["info", ""], "the path or URL is empty. Pass '.' for the current folder"),
     "unknown option of HTTP": ("info {http}/s --storage-option nonsense=1", "nonsense"),
     "retry option that does not exist": (

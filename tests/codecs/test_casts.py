@@ -401,7 +401,7 @@ def test_filter_that_depends_on_element_order_cannot_precede_sharding_codec():
     ("codecs", "words"),
     [
         ([{"name": "cast_value"}, LITTLE], "codecs.0..data_type"),
-        ([cast_value("complex64"), LITTLE], "cast_value 'complex64' is not supported"),
+        ([cast_value("complex64"), LITTLE], "cast_value data type 'complex64' is not supported"),
         ([cast_value("text"), LITTLE], "data type 'text'"),
         ([cast_value("int8", rounding="up"), BYTES], '"rounding" is up'),
         ([cast_value("int8", out_of_range="error"), BYTES], '"out_of_range" is error'),

@@ -155,7 +155,7 @@ def test_infinity_differs_from_other_numbers_at_any_tolerance(first: float, seco
 
 
 @pytest.mark.parametrize("dtype", ["i8", "u8"])
-def test_distances_of_large_integers_are_exact(dtype: str) -> None:
+def test_differences_between_large_integers_are_exact(dtype: str) -> None:
     stores: list[dict[str, bytes]] = [{}, {}]
     for value, item in zip((2**60 + 3, 2**60), stores, strict=True):
         xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", np.array([value], dtype))}), item)

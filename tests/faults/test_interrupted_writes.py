@@ -57,7 +57,7 @@ def create(target, layout, unlimited=None, **options):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_interrupted_creation_leaves_no_readable_store_and_can_be_repeated(layout):
+def test_interrupted_creation_leaves_no_readable_store_and_can_be_retried(layout):
     *cut, whole = states(lambda target: create(target, layout), {})
     assert len(cut) > 10
     for objects in cut:
@@ -103,7 +103,7 @@ def test_interrupted_replacement_error_warns_that_no_dataset_may_remain(changes)
 # Regression D62
 @pytest.mark.parametrize(("unlimited", "coordinate"), [(None, True), ("t", False)])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coordinate):
+def test_interrupted_append_can_be_retried_or_abandoned(layout, unlimited, coordinate):
     before = {}
     create(RemoteMemoryStore(before), layout, unlimited, coordinate=coordinate)
 
@@ -129,7 +129,7 @@ def test_interrupted_append_can_be_repeated_or_abandoned(layout, unlimited, coor
         assert JOURNAL not in other
 
 
-def test_interrupted_append_with_journal_above_document_limit_can_be_repeated():
+def test_interrupted_append_can_be_retried_if_journal_exceeds_document_size_limit():
     """The journal contains all documents that change, as consolidated metadata does."""
     before, new = {}, values(0, 9)
     for name in ("a", "n"):  # two thirds of the limit each
@@ -367,7 +367,7 @@ def test_append_after_interrupted_creation_updates_consolidated_metadata():
     assert opened.t.values.tolist() == [1, 2]
 
 
-def test_interrupted_additions_to_draft_show_no_new_groups():
+def test_interrupted_additions_to_v3_draft_store_show_no_new_groups():
     # In the draft, a group exists if there is any metadata below its path.
     store = {}
     to_nczarr(values(0, 6), store, zarr_format="3-draft", dialect="zarr")

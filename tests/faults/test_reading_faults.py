@@ -16,7 +16,9 @@ from xr_nczarr import NczarrError, StorageError, to_nczarr
 from xr_nczarr.hierarchy.similar_stores import similar_stores
 
 # A coordinate that cannot be read is opened with a warning and raises an error when loaded.
-pytestmark = pytest.mark.filterwarnings("ignore:/x is opened:xarray.SerializationWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:/x (was not decoded|has no index):xarray.SerializationWarning"
+)
 
 RETRY = {"attempts": 3, "first_wait": 0.001, "timeout_seconds": 0.2}
 PATIENT = {**RETRY, "attempts": 2, "timeout_seconds": 10}

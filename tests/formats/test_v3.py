@@ -799,7 +799,7 @@ def test_every_listed_prefix_is_child_of_v3_group():
         ({"metadata_encoding": "x"}, False),
     ],
 )
-def test_draft_metadata_is_not_recognized_as_v3(members, recognized):
+def test_v3_draft_metadata_is_not_recognized_as_v3(members, recognized):
     assert (
         v3.recognizes({"zarr.json": Document("zarr.json", json.dumps(members).encode())})
         is recognized

@@ -110,7 +110,7 @@ def test_second_draft_example_array_has_datetime_dtype():
     assert rendered(node) == {**DATES, "fill_value": 0}
 
 
-def test_draft_example_group_round_trips():
+def test_v3_draft_example_group_round_trips():
     of = documents(of={"meta/g.group.json": GROUP})
     node = v3_draft.parse_node("/g", of)
     assert node == GroupNode(path="/g", attributes=Attributes(GROUP["attributes"]))
@@ -118,7 +118,7 @@ def test_draft_example_group_round_trips():
 
 
 @pytest.mark.parametrize("extensions", [[], [IGNORABLE]])
-def test_draft_entry_point_documents_are_recognized(extensions):
+def test_v3_draft_entry_point_documents_are_recognized(extensions):
     entry = {**ENTRY, "extensions": extensions}
     of = documents(of={"zarr.json": entry})
     assert v3_draft.recognizes(of)
@@ -126,7 +126,7 @@ def test_draft_entry_point_documents_are_recognized(extensions):
     assert v3_draft.resolved(of) == V3Draft()
 
 
-def test_metadata_and_chunk_keys_match_draft_examples():
+def test_metadata_and_chunk_keys_match_v3_draft_examples():
     assert v3_draft.node_keys("/foo/bar")[-1] == "meta/foo/bar.group.json"
     assert v3_draft.node_keys("/foo/baz")[0] == "meta/foo/baz.array.json"
     assert v3_draft.node_keys("/") == ("zarr.json", "meta/array.json", "meta/group.json")
@@ -169,7 +169,7 @@ def test_explicit_and_implicit_children_are_listed():
         ({**ENTRY, "zarr_format": URI[:-1] + "7", "color": "red"}, (), V3Draft(later=True)),
     ],
 )
-def test_entry_point_determines_draft_variant(entry, others, expected):
+def test_entry_point_determines_v3_draft_variant(entry, others, expected):
     assert layout_of(entry, *others) == expected
 
 
@@ -212,7 +212,7 @@ def test_error_for_unsupported_entry_point_includes_its_key(changes, error, name
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "metadata_encoding"])
-def test_error_for_missing_entry_point_member_includes_its_name(name):
+def test_error_names_key_missing_from_entry_point_metadata(name):
     with pytest.raises(MetadataError) as caught:
         layout_of({key: value for key, value in ENTRY.items() if key != name})
     assert caught.value.place == name
@@ -241,7 +241,7 @@ def test_error_for_missing_entry_point_member_includes_its_name(name):
     ],
     ids=str,
 )
-def test_draft_data_types_and_known_extensions_round_trip(data_type, dtype):
+def test_v3_draft_data_types_and_known_extensions_round_trip(data_type, dtype):
     parsed, spelling = parse_data_type(data_type, fallback=False)
     assert parsed == np.dtype(dtype)
     assert render_data_type(parsed, spelling) == data_type
@@ -276,7 +276,7 @@ def test_draft_data_types_and_known_extensions_round_trip(data_type, dtype):
     ],
     ids=str,
 )
-def test_types_not_defined_in_draft_are_rejected(data_type, error):
+def test_types_not_defined_in_v3_draft_are_rejected(data_type, error):
     result = failure(data_type=data_type)
     assert type(result) is error
     assert result.place.startswith("data_type")
@@ -368,7 +368,7 @@ def test_error_for_unknown_group_member_includes_its_name():
     assert dict(node.attributes) == GROUP["attributes"]
 
 
-def test_members_added_in_later_minor_draft_versions_are_ignored():
+def test_members_added_in_later_minor_v3_draft_versions_are_ignored():
     node = parse({**ARRAY, "color": "red"}, layout=V3Draft(later=True))
     assert rendered(node) == ARRAY
 
@@ -428,7 +428,7 @@ def test_array_shadows_group_at_same_path():
         ({"dtype": np.dtype("f16"), "type_name": "", "fill_value": None}, "float128"),
     ],
 )
-def test_rendering_node_not_representable_in_draft_raises_unsupported_error(changes, named):
+def test_rendering_node_not_representable_in_v3_draft_raises_unsupported_error(changes, named):
     with pytest.raises(UnsupportedError, match=named):
         v3_draft.render_node(replace(parse(ARRAY), **changes))
 
@@ -631,11 +631,11 @@ def test_values_of_every_type_from_gdal_3_6_are_read(gdal):
 
 
 # Members that this package ignores would be lost.
-def test_stores_in_later_drafts_cannot_be_modified():
+def test_stores_in_later_v3_drafts_cannot_be_modified():
     with pytest.raises(UnsupportedError, match="later Zarr v3 draft are read-only"):
         V3Draft(later=True).check_writable()
 
 
-def test_rendering_gdal_draft_variant_raises_unsupported_error(gdal):
+def test_rendering_gdal_v3_draft_variant_raises_unsupported_error(gdal):
     with pytest.raises(UnsupportedError, match="are read-only"):
         gdal.layout.render_node(gdal.nodes["/"])

@@ -321,7 +321,7 @@ def test_unsupported_codec_use_raises_error_on_load(tmp_path, strange_module):
         opened(behind).load()
     text = {"data_type": "string", "fill_value": ""}
     objects = store_of(tmp_path / "text", named("spelled"), stored=b"[]", **text)
-    with pytest.warns(xr.SerializationWarning, match="/v is opened without decoding"):
+    with pytest.warns(xr.SerializationWarning, match="/v was not decoded"):
         dataset = opened(objects)
     with pytest.raises(UnsupportedError, match="variable-length items"):
         dataset.load()

@@ -452,7 +452,7 @@ def converted_for_gdal(path, target):
 @pytest.mark.parametrize(
     "codecs", [{}, {"endian": "big"}, {"compressor": {"id": "gzip", "level": 1}}], ids=str
 )
-def test_gdal_reads_draft_store_with_metadata_converted_for_gdal(path, tmp_path, codecs):
+def test_gdal_reads_v3_draft_store_with_metadata_converted_for_gdal(path, tmp_path, codecs):
     counts = np.arange(35).reshape(5, 7)
     names = [name for name in NUMBERS if name not in ("i1", "i8", "u8")]  # unknown to GDAL 3.6
     root = xr.Dataset({name: (("y", "x"), counts.astype(name)) for name in names})
@@ -613,8 +613,8 @@ def preview_tree():
     )
 
 
-@pytest.mark.parametrize("appendix_e", [True, False])
-def test_nczarr_v3_stores_from_spec_or_netcdf_c_development_branch_can_be_appended_to(
+@pytest.mark.parametrize("appendix_e", [True, False], ids=["spec", "netcdf-c-main"])
+def test_append_to_nczarr_v3_preview_store(
     appendix_e,
 ):
     store = preview_store(appendix_e)
@@ -635,8 +635,8 @@ def test_nczarr_v3_stores_from_spec_or_netcdf_c_development_branch_can_be_append
 
 
 @pytest.mark.parametrize(("version", "dialect"), LAYOUTS)
-@pytest.mark.parametrize("appendix_e", [True, False])
-def test_nczarr_v3_can_be_converted_to_every_layout(appendix_e, version, dialect):
+@pytest.mark.parametrize("appendix_e", [True, False], ids=["spec", "netcdf-c-main"])
+def test_nczarr_v3_preview_store_can_be_converted_to_every_layout(appendix_e, version, dialect):
     target = {}
     opened = xr.open_datatree(preview_store(appendix_e), engine="nczarr")
     to_nczarr(opened.load(), target, zarr_format=version, dialect=dialect)

@@ -237,7 +237,7 @@ def series(start, stop):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_draft_store_supports_write_append_and_update(dialect, tmp_path):
+def test_v3_draft_store_supports_write_append_and_update(dialect, tmp_path):
     path = tmp_path / "x"
     written = {"zarr_format": "3-draft", "dialect": dialect}
     to_nczarr(series(0, 2), path, unlimited_dims=["t"], **written)
@@ -253,7 +253,7 @@ def test_draft_store_supports_write_append_and_update(dialect, tmp_path):
     assert not list(path.glob("*/root*"))
 
 
-def test_draft_store_with_custom_metadata_suffix_supports_append_and_update(tmp_path):
+def test_v3_draft_store_with_custom_metadata_suffix_supports_append_and_update(tmp_path):
     path = tmp_path / "x"
     to_nczarr(series(0, 2), path, zarr_format="3-draft", dialect="zarr", unlimited_dims=["t"])
     for file in [*path.glob("meta/**/*.json")]:
@@ -270,7 +270,7 @@ def test_draft_store_with_custom_metadata_suffix_supports_append_and_update(tmp_
     assert not list(path.glob("meta/**/*.json"))
 
 
-def test_replacing_group_of_draft_store_removes_old_contents(tmp_path):
+def test_replacing_group_of_v3_draft_store_removes_old_contents(tmp_path):
     path = tmp_path / "x"
     to_nczarr(series(0, 2), path, zarr_format="3-draft", dialect="zarr")
     to_nczarr(series(0, 2), path, group="g/h", mode="a")
@@ -282,7 +282,7 @@ def test_replacing_group_of_draft_store_removes_old_contents(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["zarr_python_2_18.json", "gdal_3_6.json"])
-def test_writing_to_draft_stores_from_other_libraries_is_rejected(name, tmp_path):
+def test_writing_to_v3_draft_stores_created_by_other_libraries_is_rejected(name, tmp_path):
     store, _ = recorded_store(name)
     path = put(tmp_path, store)
     with pytest.raises(UnsupportedError, match="are read-only") as caught:

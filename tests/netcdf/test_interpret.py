@@ -112,7 +112,7 @@ def test_dimensions_and_typed_attributes_from_every_netcdf_c_release_are_read(di
 
 
 @pytest.mark.parametrize("form", FORMAT_3)
-def test_nczarr_v3_stores_from_spec_or_netcdf_c_development_branch_are_interpreted(form):
+def test_nczarr_v3_preview_metadata_is_interpreted(form):
     assert_interpreted(*FORMAT_3[form], "nczarr-preview", "3")
 
 

@@ -233,10 +233,16 @@ def test_invalid_value_in_record_file_raises_reference_set_error(tmp_path, colum
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        ({"path": [b"u"], "offset": [1], "size": [1]}, "path is b'u'; expected text"),
-        ({"path": [7], "offset": [1], "size": [1]}, "path is .*7.*; expected text"),
+        (
+            {"path": [b"u"], "offset": [1], "size": [1]},
+            "column path contains b'u'; expected a string",
+        ),
+        (
+            {"path": [7], "offset": [1], "size": [1]},
+            "column path contains .*7.*; expected a string",
+        ),
         ({"path": [None], "raw": [[1, 2, 3, 4]]}, "raw"),
-        ({"url": ["u"], "offset": [1], "size": [1]}, 'no column "path" or "raw"'),
+        ({"url": ["u"], "offset": [1], "size": [1]}, 'neither a "path" nor a "raw" column'),
     ],
 )
 def test_invalid_columns_are_not_read_as_missing_chunks(

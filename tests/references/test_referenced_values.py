@@ -294,7 +294,7 @@ def test_empty_names_in_reference_set_are_not_listed_as_children():
     assert list(xr.open_dataset(references, engine="nczarr")) == []
 
 
-def test_error_for_damaged_reference_dictionary_begins_with_references():
+def test_error_for_invalid_reference_dict_begins_with_store_name():
     with pytest.raises(ValueError, match=r"^references"):
         xr.open_dataset({"version": 1, "refs": [], "gen": 3}, engine="nczarr")
 

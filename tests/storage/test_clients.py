@@ -241,7 +241,7 @@ def test_bucket_region_is_requested_from_s3(s3_server: S3Server) -> None:
     assert bucket_region(s3_server.bucket, s3_server.endpoint) == s3_server.region
 
 
-def test_client_option_of_cached_url_can_be_nested_under_protocol(s3_server: S3Server) -> None:
+def test_client_option_can_be_nested_under_protocol_for_chained_url(s3_server: S3Server) -> None:
     s3_server.put("s/x", b"1")
     for cache in ("simplecache", "filecache"):
         options = {"s3": {**s3_server.storage_options, "client": "fsspec"}}
@@ -661,7 +661,7 @@ assert bytes(next(store.fetch(["x"]))) == b"1"
     subprocess.run(command, check=True, timeout=60)
 
 
-def test_no_thread_of_forked_process_uses_client_of_parent_process(
+def test_threads_in_forked_process_do_not_reuse_parent_client(
     environment: pytest.MonkeyPatch,
 ) -> None:
     store = open_store(

@@ -188,7 +188,7 @@ def test_retries_end_after_five_attempts_or_sixty_seconds(
 
 
 @pytest.mark.parametrize("fault", ["reset", "truncate", "wrong-range"])
-def test_request_with_broken_connection_is_retried(
+def test_request_is_retried_after_dropped_connection_or_wrong_range(
     connect: Connect, server: HttpServer, time: FakeTime, fault: str
 ) -> None:
     server.fault(fault, path="/a/*", times=2)

@@ -113,7 +113,7 @@ def test_number_sign_in_existing_path_is_part_of_file_name(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("/x#mode=nczar", r"unknown mode 'nczar'.*Use one of the modes nczarr, zarr, file"),
+        ("/x#mode=nczar", r"unknown mode 'nczar'.*Use one of these modes: nczarr, zarr, file"),
         ("https://me:secret@h/x?sig=s#bytes", r"https://\*\*\*@h/x\?\*\*\*.*unknown mode 'bytes'"),
         ("/x#mode=zarr&colour=red", r"unknown key 'colour'.*awsprofile"),
         ("/x#mode=file,zip", "contains the contradictory modes file and zip"),

@@ -92,7 +92,7 @@ def test_netcdf_c_4_9_0_opens_stores_upgraded_to_universal_layout(
         ("4.9.2", "nczarr-4.8.1"),
     ],
 )
-def test_interrupted_upgrade_changes_no_values_and_can_be_repeated(
+def test_interrupted_upgrade_changes_no_values_and_can_be_retried(
     tmp_path: Path, before: str, after: str
 ) -> None:
     content = sample(before)

@@ -524,7 +524,7 @@ def test_verify_does_not_suggest_removing_objects_of_unreadable_group(
 
 
 @pytest.mark.skipif(shutil.which("gdal_translate") is None, reason="needs GDAL")
-def test_verify_finds_no_leftovers_in_gdal_draft_store(tmp_path: Path) -> None:
+def test_verify_finds_no_leftovers_in_gdal_v3_draft_store(tmp_path: Path) -> None:
     FIELD.to_netcdf(tmp_path / "f.nc", engine="netcdf4")
     draft = ["gdal_translate", "-q", "-of", "Zarr", "-co", "FORMAT=ZARR_V3"]
     subprocess.run([*draft, f"NETCDF:{tmp_path}/f.nc:a", tmp_path / "s"], check=True, timeout=60)

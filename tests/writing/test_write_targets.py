@@ -144,7 +144,7 @@ def test_failed_creation_leaves_no_files(path):
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_failed_creation_in_mapping_leaves_no_store_and_can_be_repeated():
+def test_failed_creation_in_mapping_leaves_no_store_and_can_be_retried():
     class Failing(dict):
         def __setitem__(self, key, value):
             if key.endswith("n/.zarray"):

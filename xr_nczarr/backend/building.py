@@ -61,9 +61,9 @@ def build_dataset(
 ) -> Dataset:
     """Build the Dataset of one group, decoding it as xarray decodes netCDF files.
 
-    By default (``on_unsupported="lazy"``), a variable that cannot be read is kept, and accessing
-    its values raises the error. A variable that can be read but not decoded keeps its stored values
-    and attributes, and a warning is issued.
+    By default (``on_unsupported="lazy"``), a variable that cannot be read is kept, and the
+    error is raised only when its values are accessed. A variable that can be read but not decoded
+    keeps its stored values and attributes, and a warning is issued.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def build_dataset(
         fail.
     coordinates
         Store from which to read small coordinates. Groups that are opened together share this
-        store. None creates a store for this group.
+        store. If None, a new store is created for this group.
     """
     dropped = decoding["drop_variables"]
     source = StoredGroup(opened, group, dropped, coordinates=coordinates)
@@ -190,12 +190,12 @@ def _assemble(
             needs_index = indexed and is_dimension_coordinate and variable.size
             has_index = name in values or not needs_index
             demoted |= set() if has_index else {name}
-            qualifiers = [] if name in source.unreadable else ["without decoding"]
-            qualifiers += [] if has_index else ["without an index"]
+            qualifiers = [] if name in source.unreadable else ["was not decoded"]
+            qualifiers += [] if has_index else ["has no index"]
             if qualifiers:
                 subject = quote(source.path_of(name))
                 reason = source.problems[name]
-                messages.append(f"{subject} is opened {' and '.join(qualifiers)}: {reason}")
+                messages.append(f"{subject} {' and '.join(qualifiers)}: {reason}")
     # xarray creates the indexes later, unless the caller declines them. Creating an index reads the
     # values, so a coordinate that cannot be read becomes a data variable.
     dataset = Dataset(

@@ -420,9 +420,9 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
 
     In Zarr, a fill value is a decoded value, even if the array has filters. VirtualiZarr before 2.0
     converted the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue``
-    packed (VirtualiZarr issue 670). A fill value that fits the packed dtype may therefore be packed
-    or decoded. Such a fill value is treated as packed only if no packed value decodes to it. If the
-    packed and the decoded number differ, a warning is issued. All other fill values are returned
+    packed (VirtualiZarr issue 670). A fill value that fits the packed dtype is therefore ambiguous.
+    It is unpacked only if it is not itself the decoded form of a packed value. If unpacking would
+    change the number, a warning is issued in either case. All other fill values are returned
     unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]

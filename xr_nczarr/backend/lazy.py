@@ -39,7 +39,8 @@ class LazyArray:
     shape
         Shape of the variable. It is empty for a scalar, even if the stored array has one dimension.
     convert
-        Function that converts stored elements to values. None copies the elements unchanged.
+        Function that converts stored elements to values. If None, the elements are
+        copied unchanged.
     """
 
     stored: ChunkedArray

@@ -55,7 +55,8 @@ class StoredGroup:
         Errors of the variables that xarray cannot decode, keyed by name.
     coordinates
         Store from which to read small coordinates (see `fetching_coordinates`). Groups that are
-        opened together share this store. None creates a store for this group.
+        opened together share this store. If None, a new store is created for this
+        group.
 
     Attributes
     ----------

@@ -56,8 +56,8 @@ class ReadOptions:
         How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
         values and warn (``"warn"``), or raise a `MissingChunkError` (``"raise"``).
     threads
-        Number of threads that one read uses. None uses one thread per processor, unless the store
-        prescribes a number.
+        Number of threads that one read uses. If None, one thread per processor is used, unless
+        the store prescribes a number.
     codecs
         Mapping from codec ids to additional codec classes.
     plugins
@@ -172,7 +172,7 @@ class ChunkedArray:
             Dtype of the result. By default, the dtype of the array.
         convert
             Function that converts the selected part of each chunk and writes it to the result. It
-            runs in the thread that decoded the chunk. None copies the values.
+            runs in the thread that decoded the chunk. If None, the values are copied.
 
         Raises
         ------
@@ -243,8 +243,8 @@ class ChunkedArray:
         submit
             Function that schedules the write of one stored object. It is called with a function
             that writes the object, the argument to pass to that function, and the size of the data
-            in bytes. `values` must not change until all objects are written. None writes all
-            objects immediately.
+            in bytes. `values` must not change until all objects are written. If
+            None, all objects are written immediately.
         """
         codec, layout = self.codec, self.layout
         plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)

@@ -62,7 +62,7 @@ class Plan:
         Number of parts, which is also the number of touched chunks.
     axes
         Order in which to transpose the axes of a chunk before indexing the chunk with `source`.
-        None keeps the order.
+        If None, the order is kept.
     sliced
         Whether the sources and targets of all parts consist only of slices.
     """
@@ -79,7 +79,7 @@ class Plan:
     def touched(self) -> tuple[frozenset[int], ...]:
         """For each dimension of the array, the grid indices of the touched chunks.
 
-        This is an empty tuple if the selection touches no chunk.
+        This is an empty tuple if the selection touches no chunks.
         """
         if not self.count:
             return ()

@@ -64,7 +64,7 @@ class BloscFrame(NamedTuple):
     def block_ranges(self, table: Buffer, numbers: Sequence[int]) -> list[tuple[int, int]]:
         """Return the byte range (start, length) of each requested block in the frame.
 
-        `table` contains the bytes of the table of block offsets, and `numbers` the indices of the
+        `table` contains the raw table of block offsets. `numbers` contains the indices of the
         requested blocks.
 
         Raises
@@ -88,7 +88,7 @@ class BloscFrame(NamedTuple):
     def decode(self, numbers: Sequence[int], blocks: Sequence[Buffer]) -> NDArray[np.uint8]:
         """Decode some blocks of the frame, and return their concatenated data.
 
-        `numbers` contains the indices of the blocks, and `blocks` their stored bytes.
+        `numbers` contains the indices of the blocks. `blocks` contains their stored bytes.
         """
         lengths = [HEADER_BYTES + 4 * len(blocks), *map(len, blocks)]
         *starts, total = accumulate(lengths)

@@ -473,7 +473,7 @@ class ChunkCodec:
 
 
 def _is_codec_failure(error: BaseException) -> bool:
-    """Return whether an exception means that a codec rejects its data or its configuration.
+    """Return whether an exception means that a codec rejected its data or configuration.
 
     Codecs written in Rust raise PanicException, which does not derive from `Exception`.
     """

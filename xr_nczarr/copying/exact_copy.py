@@ -129,27 +129,27 @@ def copy(
         becomes a netCDF-4 file, which requires the netCDF4 package. With the fragment
         ``#mode=nczarr,file``, it becomes a store instead.
     group
-        The group that becomes the root of the target. None copies the whole source.
+        The group that becomes the root of the target. If None, the whole source is copied.
     variables
         Names or paths of the variables to copy; a path begins with a slash. The coordinate
         variables of their dimensions are copied too, and so are the variables listed in their
-        ``coordinates`` attributes. None copies all variables.
+        ``coordinates`` attributes. If None, all variables are copied.
     select
         Mapping from dimension names to positions (integers or slices of integers) or labels
         (floats, strings, or slices of labels, which include both ends). An integer or a single
         label selects one element, but does not drop the dimension.
     engine
-        The xarray engine that opens `source`. None reads netCDF files with netCDF-C (if netCDF4 is
-        installed), and anything else with ``"nczarr"``. Other engines may not show everything that
-        a file contains.
+        The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C (if
+        netCDF4 is installed), and anything else with ``"nczarr"``. Other engines may not show
+        everything that a file contains.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks
         Mapping from dimension names to chunk lengths in elements. Other dimensions keep the chunk
         lengths of the source.
     codecs
-        Numcodecs configurations in encoding order, for all arrays. None keeps the codecs of the
-        source, and an empty sequence means no codecs.
+        Numcodecs configurations in encoding order, for all arrays. If None, the codecs
+        of the source are kept. An empty sequence means no codecs.
     skip_unsupported
         Whether to leave out variables and attributes whose types the target does not support, such
         as compound types, instead of raising an error.

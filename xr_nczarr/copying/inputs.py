@@ -52,7 +52,8 @@ class Changes:
         Mapping from dimension names to chunk lengths in elements. Other dimensions keep the chunk
         lengths of the source.
     codecs
-        Numcodecs configurations in encoding order. None keeps the codecs of the source.
+        Numcodecs configurations in encoding order. If None, the codecs of the source
+        are kept.
     skip_unsupported
         Whether to leave out content that the target cannot express, instead of raising an error.
     """

@@ -22,7 +22,7 @@ class Subset:
     variables
         Names or paths of the variables to select; see `chosen_paths`. The coordinate variables of
         their dimensions are also included, and so are the variables named in their ``coordinates``
-        attributes. None selects all variables.
+        attributes. If None, all variables are selected.
     positions
         Mapping from names or paths of dimensions to slices or integers. An integer selects one
         element, but keeps the dimension.

@@ -106,7 +106,7 @@ def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
-    """Convert strings to the dtype of a layout.
+    """Convert strings to the dtype that a layout uses for them.
 
     Depending on the layout, the result contains objects or fixed-width strings of `width` bytes. In
     Zarr v1, its dtype is of kind ``U``, and `width` is ignored. If `width` is None, the width is

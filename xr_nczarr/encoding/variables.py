@@ -65,7 +65,7 @@ class EncodedVariable:
 def stored_name(name: Hashable) -> str:
     """Return the name under which to store a variable or group.
 
-    The name None, which xarray allows, is stored under a reserved name.
+    The name None, which xarray allows, maps to a reserved name.
 
     Raises
     ------

@@ -85,12 +85,12 @@ class StrictText:
 
 
 def parse_json(source: str, *, max_depth: int) -> Json:
-    """Parse JSON, including the invalid notation that netCDF-C accepts.
+    """Parse JSON, including the nonstandard syntax that netCDF-C accepts.
 
     Raises
     ------
     MetadataError
-        If the text is not JSON, an object has duplicate names, or values are nested beyond
+        If the text cannot be parsed, an object has duplicate names, or values are nested beyond
         `max_depth`.
     """
     strict = StrictText(source, source)
@@ -115,7 +115,7 @@ def parse_json(source: str, *, max_depth: int) -> Json:
 
 
 def strict_text(source: str) -> StrictText:
-    """Convert `source` to valid JSON by rewriting notation that only netCDF-C accepts."""
+    """Convert `source` to valid JSON by rewriting syntax that only netCDF-C accepts."""
     try:
         _PLAIN.decode(source)
     except ValueError:
@@ -167,15 +167,15 @@ def _rewrite(source: str) -> StrictText:
         done = end
         if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
-                f"the document contains more than {_MAX_REWRITTEN:,} values in invalid JSON that "
-                "only netCDF-C accepts"
+                f"the document contains more than {_MAX_REWRITTEN:,} values that are not "
+                "valid JSON and that only netCDF-C accepts"
             )
     pieces.append(source[done:])
     return StrictText("".join(pieces), source, positions, shifts)
 
 
 def _strict_token(token: str) -> str:
-    """Convert a number, word or string from netCDF-C's notation to valid JSON.
+    """Convert a number, word or string from netCDF-C's syntax to valid JSON.
 
     Any other token is returned unchanged.
     """

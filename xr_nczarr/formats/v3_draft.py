@@ -321,7 +321,7 @@ def _check_extensions(members: Mapping[str, Json]) -> list[Json]:
 
 
 def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
-    """Parse a ``data_type`` of the draft, and return the dtype and its original notation.
+    """Parse a ``data_type`` of the Zarr v3 draft into a dtype and its original notation.
 
     The notation is a name, a typestring, or the JSON text of an extension. If `fallback` is True,
     an unknown extension is parsed as the fallback type that it declares.
@@ -372,12 +372,14 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
 
 
 def render_data_type(dtype: DType, notation: str) -> Json:
-    """Render a dtype as a ``data_type`` of the draft.
+    """Render a dtype as a ``data_type`` of the Zarr v3 draft.
 
     `notation` is the original notation of the type, as `parse_data_type` returned it. It is reused
-    if it still describes `dtype`. Otherwise, a numeric type becomes its name without byte order,
-    raw bytes become a name such as ``r16``, and any other type becomes an extension with a
-    typestring. An extension whose items have a fixed size declares raw bytes as its fallback.
+    if it still describes `dtype`.
+
+    Otherwise, numeric types are rendered by name without a byte order, raw bytes by a name such as
+    ``r16``, and all other types as an extension with a typestring. If the extension has a fixed
+    item size, raw bytes are declared as its fallback.
     """
     value = json.loads(notation) if notation.startswith("{") else notation
     extended = isinstance(value, dict) and "extension" in value

@@ -161,10 +161,9 @@ class DocumentSource:
     ) -> dict[str, Bytes]:
         """Remove HTML pages that the server sends in place of missing objects.
 
-        `present` maps keys to the received bytes. To learn which page the server sends for a
-        missing object, this method requests a key that almost never exists (the journal). Any other
-        HTML page, such as a login form, raises an error, because it may be sent in place of an
-        existing document.
+        `present` maps keys to the received bytes. To find out which page the server sends for a
+        missing object, request a key that is almost certainly missing (the journal). Raise an error
+        for any other HTML page, such as a login form, because it may hide an existing document.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_missing is None and JOURNAL not in requested:

@@ -277,9 +277,9 @@ class _Search:
     def _descend(self, root: GroupNode) -> list[GroupNode]:
         """Read the groups on the path to the requested group, without listing any group.
 
-        Return a list that contains only the requested group. The list is empty if the requested
-        group has no document, or if a node on the path is not a group or is missing from the list
-        in its parent's metadata. The ancestors of the requested group need no document.
+        Return the requested group as a one-element list. The list is empty if the group has no
+        metadata document, if a node on the path is not a group, or if a parent's metadata does not
+        list the next node. Ancestors do not need a metadata document.
         """
         paths = paths_above(self.options.group)[:-1]
         if len(paths) > self.options.limits.max_depth:

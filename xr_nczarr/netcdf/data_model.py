@@ -112,9 +112,8 @@ class Variable:
     def readable_node(self) -> ArrayNode:
         """The array, adapted for reading the variable. `node` must not be None.
 
-        The shape of the adapted array consists of the sizes of the variable's dimensions. All
-        elements beyond the stored shape are read as fill values. If the stored array has no fill
-        value, zero is used instead.
+        The adapted array has the shape given by the variable's dimensions. Elements beyond the
+        stored shape are read as the fill value, or as zero if the stored array has none.
         """
         node = self.node
         assert node is not None

@@ -194,10 +194,11 @@ class Generator(PickledByFields):
         return (pattern, numbers) if names == self.dimensions.keys() else None
 
     def _index_number(self, part: Expression) -> _IndexNumber | None:
-        """Return the number that a part of the key template renders.
+        """Return the chunk index that `part` evaluates to, as a linear function of one dimension.
 
-        Return None if the number is not linear in one dimension of distinct integers, or if it is
-        negative or too large for a chunk index.
+        `part` is an expression in the key template. Return None if the index is not a linear
+        function of exactly one dimension with distinct integer values, or if it can be negative or
+        exceed the largest chunk index.
         """
         names = dimensions_in(part)
         if len(names) != 1 or not names <= self._integers.keys():

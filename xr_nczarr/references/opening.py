@@ -179,11 +179,11 @@ def record_document(store: Store) -> bytes | None:
 
 
 def _folder(url: str, options: ReferenceOptions, *, follow_symlinks: bool = True) -> Store:
-    """Return the folder that contains a set.
+    """Return a store for the folder that contains a reference set.
 
-    `follow_symlinks` determines whether symbolic links may point outside a local folder. A document
-    may be such a link, because the caller names it. Record files may be such links only if the set
-    is trusted.
+    `follow_symlinks` is whether symbolic links in a local folder may point outside the folder. This
+    is safe for a reference document, whose path comes from the caller. For record files, it is safe
+    only if the set is trusted.
     """
     path, max_bytes = local_path(url), options.access.limits.max_consolidated_bytes
     if path is not None:

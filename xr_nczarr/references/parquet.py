@@ -113,7 +113,9 @@ class RecordSet(ReferenceSet):
         if values is None:
             return None
         if not {"path", "raw"} & values.keys():
-            raise ReferenceSetError('the parquet file has no column "path" or "raw"', key=place[0])
+            raise ReferenceSetError(
+                'the parquet file has neither a "path" nor a "raw" column', key=place[0]
+            )
         raw = _present(values, "raw", (str, bytes), key)
         if raw is not None:
             return raw.encode() if isinstance(raw, str) else bytes(raw)
@@ -204,7 +206,8 @@ def _present(values: Mapping[str, Any], column: str, kind: Any, key: str) -> Any
         return value
     if isinstance(value, float) and math.isnan(value):
         return None
-    raise ReferenceSetError(f"{column} is {quote(repr(value))}; expected text", key=key)
+    text = f"column {column} contains {quote(repr(value))}; expected a string"
+    raise ReferenceSetError(text, key=key)
 
 
 def render_parquet_references(

@@ -113,9 +113,9 @@ class ReferenceOptions:
         if options.get("remote_protocol") in CACHES:
             raise UnsupportedError(
                 'the storage option "remote_protocol" must be the protocol of the referenced '
-                f"files, not of a cache ({options['remote_protocol']!r})",
-                remedy="Leave out the cache, and use the protocol of the referenced files as the "
-                'key for their options: storage_options={"s3": {…}}',
+                f"files, not a caching protocol ({options['remote_protocol']!r})",
+                remedy="Leave out the cache, and pass the options under the protocol's name, such "
+                'as storage_options={"s3": {…}}',
             )
         if not access.trusted and options.get("templates", "safe") != "safe":
             raise ValueError(f"templates={options['templates']!r} is not allowed with trust='none'")

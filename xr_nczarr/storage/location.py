@@ -143,15 +143,15 @@ class Location:
 def parse_url(target: object) -> Location:
     """Parse a path, a URL, an NCZarr URL, or a store object into a location.
 
-    The fragment of a URL has netCDF-C's syntax: ``#mode=nczarr,zip&awsprofile=name``. In the path
+    The URL fragment uses netCDF-C syntax: ``#mode=nczarr,zip&awsprofile=name``. In the path
     of an existing local file or directory, a ``#`` does not start a fragment. A leading ``~``
     stands for the home directory.
 
     Raises
     ------
     MetadataError
-        If the URL is empty, or if words in its fragment are unknown, contradict each other, or do
-        not apply to the rest of the URL.
+        If the URL is empty, or if settings in its fragment are unknown, conflict with each other,
+        or do not apply to the rest of the URL.
 
     Examples
     --------
@@ -288,8 +288,8 @@ def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
     for name, sign, value in pairs:
         if sign and name not in ("mode", *_PROFILE):
             raise MetadataError(
-                f"the URL fragment contains the unknown key {quote(repr(name))}",
-                remedy=f"Use one of the keys mode, {', '.join(_PROFILE)}",
+                f"unknown key {quote(repr(name))} in the URL fragment",
+                remedy=f"Use one of these keys: mode, {', '.join(_PROFILE)}",
                 store=mask(base),
             )
         if sign and name != "mode":
@@ -309,15 +309,15 @@ def _parse_mode(mode: str, url: str) -> dict[str, str]:
         choice = next((name for name, words in _CHOICES.items() if word in words), None)
         if choice is None:
             raise MetadataError(
-                f"the URL fragment contains the unknown mode {quote(repr(word))}",
-                remedy=f"Use one of the modes {', '.join(_WORDS)}",
+                f"unknown mode {quote(repr(word))} in the URL fragment",
+                remedy=f"Use one of these modes: {', '.join(_WORDS)}",
                 store=mask(url),
             )
         other = chosen.setdefault(choice, word)
         if other != word:
             raise MetadataError(
                 f"the URL fragment contains the contradictory modes {other} and {word}",
-                remedy=f"Use only one of the modes {', '.join(_CHOICES[choice])}",
+                remedy=f"Use only one of these modes: {', '.join(_CHOICES[choice])}",
                 store=mask(url),
             )
     return chosen

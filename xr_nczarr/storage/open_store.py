@@ -381,9 +381,9 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first link of a URL, given the protocol of that link.
+    """Return the options for the first link of a chained fsspec URL, given its protocol.
 
-    Options for other links, which are nested under the names of their protocols, are omitted.
+    Options for the other links, which are nested under their protocol names, are omitted.
     """
     own = {name: options[name] for name in options if not is_protocol(name)}
     return {**own, **options.get(protocol, {})}

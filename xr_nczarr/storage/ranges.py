@@ -24,7 +24,7 @@ class ByteRange(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether this is the whole object."""
+        """Whether the range covers the whole object."""
         return self.length < 0
 
     @property

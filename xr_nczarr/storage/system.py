@@ -232,10 +232,10 @@ def start_sync(descriptor: int, size: int) -> None:
 
 
 def sync_filesystem(path: str) -> None:
-    """Flush to disk the whole file system that contains the directory `path`.
+    """Flush the file system containing the directory `path` to disk.
 
-    On systems without ``syncfs``, each file has already been flushed; see `syncs_each`. On macOS,
-    only the drive's own cache remains to be flushed.
+    Without ``syncfs``, this is a no-op, because each file has already been flushed (see
+    `syncs_each`). On macOS, however, it flushes the drive's own cache.
     """
     if _syncfs is None and _FULL_SYNC is None:
         return

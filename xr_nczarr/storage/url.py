@@ -90,7 +90,10 @@ def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
 
 
 def synchronous(filesystem: Any) -> Any:
-    """Return a filesystem with the same options that does not run in the caller's event loop."""
+    """Return `filesystem`, or a synchronous copy of it if it runs in the caller's event loop.
+
+    The copy has the same options, except those for asynchronous use.
+    """
     if not (filesystem.async_impl and filesystem.asynchronous):
         return filesystem
     options = {k: v for k, v in filesystem.storage_options.items() if k != "loop"}

@@ -59,7 +59,7 @@ class ZipStore(Store):
         max_object_bytes: int = 4 << 30,
         sync: Sync = "commit",
     ) -> ZipStore:
-        """Return the store in the local zip file at an absolute path."""
+        """Open the local zip file at `path`, which must be absolute, as a store."""
         folder, name = os.path.split(path)
         # The limit applies to the objects in the zip file. The file itself may be larger.
         return cls(LocalStore(folder, sync, max_object_bytes=1 << 62), name, max_object_bytes)

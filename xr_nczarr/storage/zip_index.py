@@ -226,7 +226,5 @@ def data_start(data: Bytes, entry: ZipEntry, key: str, store: str) -> int:
 
 def damaged(problem: str, store: str, key: str | None = None) -> StorageError:
     """Return the error for a damaged zip file. The message begins with `problem`."""
-    remedy = (
-        "The zip file is damaged, or other data precedes its first entry. Recopy or recreate it"
-    )
-    return StorageError(problem, remedy=remedy, store=store, key=key)
+    text = f"{problem}; the zip file is damaged, or other data precedes its first entry"
+    return StorageError(text, remedy="Copy the file again, or recreate it", store=store, key=key)

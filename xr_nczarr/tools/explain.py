@@ -117,9 +117,9 @@ def explain(
     selection
         Mapping from dimension names to positions, as for `xarray.Dataset.isel`. If `target` is not
         an xarray object, labels are also accepted: floats, strings, dates, or slices of these. A
-        slice of labels includes both ends. None selects everything.
+        slice of labels includes both ends. If None, everything is selected.
     variables
-        Names or paths of variables. None selects all variables.
+        Names or paths of variables. If None, all variables are selected.
     group, storage_options, consolidated, zarr_format, codecs, trust, limits
         See `xr_nczarr.options.OpenOptions`. They only apply if `target` is not an xarray object.
 
@@ -198,12 +198,12 @@ class _UnpredictableError(Exception):
 
 @contextmanager
 def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
-    """Add the variable at `path` to `left_out` if the context raises an error.
+    """Record an error raised in the ``with`` block in `left_out`, under `path`, and suppress it.
 
     Raises
     ------
     ConflictError
-        If a position is out of bounds.
+        If a selected position is out of bounds. This error is not suppressed.
     """
     try:
         yield

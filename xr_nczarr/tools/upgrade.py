@@ -82,8 +82,8 @@ def upgrade(
 ) -> UpgradeResult:
     """Convert a store's NCZarr metadata to another layout in place, without touching the chunks.
 
-    If the upgrade is interrupted, readers see the store in its old or new layout. To complete an
-    interrupted upgrade, run it again.
+    If the upgrade is interrupted, readers see the store in either its old or its new layout. To
+    complete an interrupted upgrade, run it again.
 
     Parameters
     ----------
@@ -97,8 +97,8 @@ def upgrade(
     Raises
     ------
     ConflictError
-        If the dialect cannot express all metadata of the store, or if the store is plain Zarr,
-        `annotate` is false and `dialect` is not ``"zarr"``. In both cases, nothing is written.
+        If the dialect cannot express all of the store's metadata, or if a plain Zarr store would
+        need NCZarr metadata but `annotate` is False. Nothing is written in either case.
     NczarrError
         If a group or variable cannot be read.
     """

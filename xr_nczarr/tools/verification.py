@@ -100,7 +100,7 @@ class Verification(Result):
 
     @property
     def title(self) -> str:
-        """The name of the store, and the numbers of chunks, errors and warnings."""
+        """The name of the store, and the number of chunks, errors and warnings."""
         present, total = (sum(counts[at] for counts in self.chunks.values()) for at in (0, 1))
         counts = Counter(finding.severity for finding in self.findings)
         problems = [count_text(counts[name], name) for name in _SEVERITIES[:2]]

@@ -65,7 +65,8 @@ def verify(
     Parameters
     ----------
     sample
-        Maximum number of chunks to read for each array, chosen at random. None reads all chunks.
+        Maximum number of chunks to read for each array, chosen at random. If None, all chunks
+        are read.
     readers
         Whether to also report what a program must support to read the store, and which parts some
         programs misread.

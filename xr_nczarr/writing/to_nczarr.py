@@ -122,14 +122,15 @@ def to_nczarr(
         unless the encoding requests a codec.
     unlimited_dims
         Names of the unlimited dimensions; for a DataTree, optionally a mapping from paths to such
-        names. None uses the names in ``dataset.encoding``, which is set when a file is opened.
+        names. If None, the names in ``dataset.encoding``, which is set when a file is opened, are
+        used.
     compute
         Whether to write the values of the caller's dask arrays immediately. If False, a
         `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values
         are always written immediately.
     consolidated
-        Whether to write consolidated metadata. None writes it to new stores of Zarr v2 only, and
-        updates any consolidated metadata of an existing store.
+        Whether to write consolidated metadata. If None, it is written to new stores of Zarr
+        v2 only, and any consolidated metadata of an existing store is updated.
     append_dim
         Dimension to append along. All variables with this dimension must be in both the dataset and
         the store. Other variables that are in both must be equal.
