@@ -94,7 +94,7 @@ def failure(**members):
 # The examples of the specification --------------------------------------------------------------
 
 
-def test_first_draft_example_array_round_trips():
+def test_first_v3_draft_example_array_round_trips():
     node = parse(ARRAY)
     assert (node.shape, node.chunk_shape, node.dtype) == ((10000, 1000), (1000, 100), "<f8")
     assert np.isnan(node.fill_value)
@@ -103,7 +103,7 @@ def test_first_draft_example_array_round_trips():
     assert rendered(node) == ARRAY
 
 
-def test_second_draft_example_array_has_datetime_dtype():
+def test_second_v3_draft_example_array_has_datetime_dtype():
     node = parse(DATES)
     assert node.dtype == "<M8[ns]"
     assert node.fill_value is None
