@@ -5,8 +5,7 @@ output of ncdump:
 
 - Numbers have as many digits as they need to round-trip, unless `precision` is set.
 - Character data is not split into separate strings at line breaks.
-- Trailing NULs in a row of characters are shown if the variable has an unlimited dimension, because
-  ncgen does not pad such rows, or crashes. They are also shown if ncgen would pad the row with a
+- Trailing NULs in a row of characters are shown if ncgen would otherwise pad the row with a
   different fill value.
 - Percent signs in names are escaped.
 - Comments describe anything that CDL cannot express, such as a variable named ``float``.
@@ -326,7 +325,6 @@ class Cdl:
         last = [size - 1 for size in shape[:-1]]
         fill_value = variable.attributes.get("_FillValue")
         whole_rows = variable.kind == "char"
-        padded = not any(item.unlimited for item in variable.dimensions)
         for block in slabs(shape, chunks, node.dtype.itemsize, whole_rows=whole_rows):
             values = array.read(block if variable.shape else (0,) * len(node.shape))
             columns = block[-1]
@@ -334,7 +332,7 @@ class Cdl:
             leading = itertools.product(*(range(item.start, item.stop) for item in block[:-1]))
             for index, row in zip(leading, rows, strict=True):
                 if whole_rows:
-                    texts = [row_text(row, fill_value, padded=padded)]
+                    texts = [row_text(row, fill_value)]
                 else:
                     texts = value_texts(row, variable.kind, fill_value, self.digits)
                     texts = texts if units is None else units.texts(row, texts)

@@ -109,14 +109,14 @@ def _as_text(value: str | bytes) -> str:
     return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
 
 
-def row_text(row: Array, fill_value: Any, *, padded: bool) -> str:
+def row_text(row: Array, fill_value: Any) -> str:
     """Format a row of characters as a quoted CDL string.
 
-    `padded` states whether ncgen pads short text with the fill value. If it does, trailing NULs are
-    left out, unless the fill value is another character.
+    Trailing NULs are left out if the fill value is None or NUL, because ncgen pads short text with
+    the fill value.
     """
     data = row.tobytes()
-    if padded and not fill_value:
+    if fill_value is None or not fill_value:
         data = data.rstrip(b"\0")
     return f'"{data.decode("latin-1").translate(_IN_CHARACTERS)}"'
 
