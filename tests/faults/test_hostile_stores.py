@@ -87,7 +87,7 @@ def test_hostile_stores_open_or_raise_errors_that_name_store_and_key():
     assert len(unnamed) <= len(errors) / 100, unnamed[:5]
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a/b", "/etc", "a\x00", "", "\\"])
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "/etc", "a\x00", ""])
 @pytest.mark.parametrize("member", ["arrays", "groups"])
 def test_names_pointing_outside_group_are_not_listed_as_members(name, member):
     group = {"dimensions": {}, "arrays": [], "groups": []} | {member: [name]}

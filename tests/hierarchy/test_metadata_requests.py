@@ -100,7 +100,7 @@ def test_opening_group_does_not_list_ancestors(s3_server, trees, name, requests,
 @pytest.mark.parametrize("group", ["g3/wrong", "wrong/h", "g3/h/w"])
 def test_opening_missing_group_raises_not_found_error(s3_server, trees, name, group):
     s3_server.restore(trees)
-    with pytest.raises(NotFoundError, match="no group"):
+    with pytest.raises(NotFoundError, match="unknown group"):
         opened(s3_server, name, group=group)
 
 
