@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.fuzz.mutants import NUMBERS, TEXTS
 from tests.fuzz.targets import LIMITS, Objects, corpus, read_ends
-from xr_nczarr import NczarrError, info
+from xr_nczarr import NczarrError, RefusedError, info
 
 EXAMPLES = int(os.environ.get("NCZARR_EXAMPLES", "60"))
 BASES = [json.loads(text)["metadata"] for text in corpus("nczarr")]
@@ -87,11 +87,33 @@ def test_hostile_stores_open_or_raise_errors_that_name_store_and_key():
     assert len(unnamed) <= len(errors) / 100, unnamed[:5]
 
 
+def store_listing(member, name):
+    """Return a store whose root group lists an array or a group that has no document."""
+    group = {"dimensions": {}, "arrays": [], "groups": []} | {member: [name]}
+    documents = {".zgroup": {"zarr_format": 2}, ".zattrs": {"_nczarr_group": group}}
+    return {key: json.dumps(value).encode() for key, value in documents.items()}
+
+
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "/etc", "a\x00", ""])
 @pytest.mark.parametrize("member", ["arrays", "groups"])
 def test_names_pointing_outside_group_are_not_listed_as_members(name, member):
-    group = {"dimensions": {}, "arrays": [], "groups": []} | {member: [name]}
-    documents = {".zgroup": {"zarr_format": 2}, ".zattrs": {"_nczarr_group": group}}
-    store = {key: json.dumps(value).encode() for key, value in documents.items()}
+    store = store_listing(member, name)
     with suppress(NczarrError), xr.open_dataset(store, engine="nczarr") as dataset:
         assert list(dataset.variables) == []
+
+
+def test_array_name_with_backslash_is_listed_but_never_read():
+    """netCDF-C writes such names on Unix. On Windows, they would point to another folder."""
+
+    class Recorded(dict):
+        def __getitem__(self, key):
+            requested.append(key)
+            return super().__getitem__(key)
+
+    requested = []
+    with xr.open_dataset(Recorded(store_listing("arrays", "..\\a")), engine="nczarr") as dataset:
+        assert list(dataset.variables) == ["..\\a"]
+        with pytest.raises(RefusedError, match="contains a backslash"):
+            dataset["..\\a"].load()
+    assert requested
+    assert not [key for key in requested if "\\" in key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from xr_nczarr.errors import Place, RefusedError
+from xr_nczarr.errors import Place
 from xr_nczarr.formats.documents import Document, edited
 from xr_nczarr.formats.format import Change, Hierarchy
 from xr_nczarr.model import BrokenNode, Json
@@ -77,7 +77,7 @@ def refresh_consolidated(
     documents: dict[str, bytes] = {}
     for path in sorted(paths, key=children_first):
         node = hierarchy.nodes.get(path)
-        if isinstance(node, BrokenNode) and isinstance(node.error, RefusedError):
+        if isinstance(node, BrokenNode) and "\\" in path:
             raise node.error
         for key in zarr.node_keys(path):
             data = hierarchy.documents.get(key)
