@@ -159,6 +159,17 @@ def test_remedies_in_command_output_mention_flags(command, tmp_path, capsys):
     assert "--limit max_chunk_bytes=…" in " ".join(capsys.readouterr().out.split())
 
 
+def test_stored_text_that_resembles_python_arguments_is_printed_unchanged(tmp_path, capsys):
+    comment = "compared with rtol=0.5 and group='g'"
+    for name, attrs in {"a": {"comment": comment}, "b": {}}.items():
+        xr_nczarr.to_nczarr(xr.Dataset({"group=a": ("x", [1.0])}, attrs=attrs), tmp_path / name)
+    main(["diff", str(tmp_path / "a"), str(tmp_path / "b")])
+    main(["info", str(tmp_path / "a")])
+    printed = capsys.readouterr().out
+    assert "rtol=0.5 and group=" in printed
+    assert "group=a(x)" in printed
+
+
 @pytest.mark.parametrize("words", ["verify S", "consolidate S", "references S S.json", "diff S S"])
 def test_quiet_option_prints_only_errors(words, tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0, 2.0])}), tmp_path / "s")

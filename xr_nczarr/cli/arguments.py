@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         that runs the subcommand.
     """
 
-    def __init__(self, program: str, add: Callable[[argparse.ArgumentParser], Run]) -> None:
+    def __init__(self, program: str, add: Callable[[Parser], Run]) -> None:
         # Subcommands may redefine -h. In dump, -h has the same meaning as in ncdump.
         super().__init__(program, allow_abbrev=False, conflict_handler="resolve")
         self.description = add.__doc__
@@ -118,7 +118,7 @@ class Parser(argparse.ArgumentParser):
         return _KEYWORD.sub(flag, _FUNCTION.sub(r"\2", message))
 
 
-def add_target(parser: argparse.ArgumentParser) -> None:
+def add_target(parser: Parser) -> None:
     """Add the argument that names a store, and the options for opening the store."""
     parser.add_argument(
         "target", metavar="TARGET", help="path or URL, as for engine='nczarr' in xarray"
@@ -129,7 +129,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--option", dest="options", help=about, **_PAIRS)
 
 
-def add_storage_options(parser: argparse.ArgumentParser, name: str) -> None:
+def add_storage_options(parser: Parser, name: str) -> None:
     """Add the option ``--{name}-option``, which sets storage options.
 
     `name` is the argument that the storage options apply to, and the help text mentions it. With
@@ -140,19 +140,19 @@ def add_storage_options(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
 
 
-def add_limits(parser: argparse.ArgumentParser) -> None:
+def add_limits(parser: Parser) -> None:
     """Add the option ``--limit``."""
     about = "limit on the memory that reading can allocate, such as max_nodes=1000000"
     parser.add_argument("--limit", dest="limits", help=about, **{**_PAIRS, "type": _limit})
 
 
-def add_quiet(parser: argparse.ArgumentParser) -> None:
+def add_quiet(parser: Parser) -> None:
     """Add the option ``--quiet``."""
     about = "print neither the result nor the progress, only messages about failures"
     parser.add_argument("--quiet", action="store_true", help=about)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: Parser) -> None:
     """Add the option ``--json``."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -213,7 +213,7 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     return options
 
 
-def add_subset(parser: argparse.ArgumentParser, *, parameter: str = "select") -> None:
+def add_subset(parser: Parser, *, parameter: str = "select") -> None:
     """Add the options ``-v`` and ``--select``, which select part of a dataset.
 
     `parameter` is the name of the function parameter that takes the value of ``--select``.

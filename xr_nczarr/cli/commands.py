@@ -12,6 +12,7 @@ from typing import Any
 
 import xr_nczarr
 from xr_nczarr.cli.arguments import (
+    Parser,
     Run,
     UsageError,
     add_json,
@@ -32,7 +33,7 @@ _DIALECTS = (
 )
 
 
-def dump(parser: argparse.ArgumentParser) -> Run:
+def dump(parser: Parser) -> Run:
     """Print a store as CDL, like ncdump; ncgen can recreate the dataset from the output."""
     add_target(parser)
     parser.add_argument("-h", dest="header", action="store_true", help="print only the header")
@@ -53,16 +54,16 @@ def dump(parser: argparse.ArgumentParser) -> Run:
     return lambda parsed: call(xr_nczarr.dump, parsed)
 
 
-def info(parser: argparse.ArgumentParser) -> Run:
+def info(parser: Parser) -> Run:
     """Describe a store: groups, dimensions, variables, chunks, codecs and sizes."""
     add_target(parser)
     add_json(parser)
     about = "show only the metadata, without counting the stored chunks"
     parser.add_argument("--metadata", dest="count_chunks", action="store_false", help=about)
-    return lambda parsed: call(xr_nczarr.info, parsed)
+    return lambda parsed: call(xr_nczarr.info, parsed).with_remedies(parser.in_flags)
 
 
-def explain(parser: argparse.ArgumentParser) -> Run:
+def explain(parser: Parser) -> Run:
     """Predict the number of requests, bytes and chunks needed to read a selection."""
     add_target(parser)
     add_json(parser)
@@ -70,7 +71,7 @@ def explain(parser: argparse.ArgumentParser) -> Run:
     return lambda parsed: call(xr_nczarr.explain, parsed)
 
 
-def verify(parser: argparse.ArgumentParser) -> Run:
+def verify(parser: Parser) -> Run:
     """Check all chunks and all metadata; the exit code is 1 if there are errors."""
     add_target(parser)
     add_json(parser)
@@ -81,10 +82,10 @@ def verify(parser: argparse.ArgumentParser) -> Run:
     parser.add_argument(
         "--readers", action="store_true", help="also report what other programs would misread"
     )
-    return lambda parsed: call(xr_nczarr.verify, parsed)
+    return lambda parsed: call(xr_nczarr.verify, parsed).with_remedies(parser.in_flags)
 
 
-def copy(parser: argparse.ArgumentParser) -> Run:
+def copy(parser: Parser) -> Run:
     """Copy a store, a netCDF file or any file that xarray can open; rerun to resume."""
     parser.add_argument("source", metavar="SOURCE", help="store, reference set or file")
     parser.add_argument(
@@ -131,7 +132,7 @@ def copy(parser: argparse.ArgumentParser) -> Run:
     return run
 
 
-def diff(parser: argparse.ArgumentParser) -> Run:
+def diff(parser: Parser) -> Run:
     """Compare two datasets; the exit code is 1 if they differ."""
     for name in ("first", "second"):
         parser.add_argument(name, metavar=name.upper(), help="store, reference set or file")
@@ -150,7 +151,7 @@ def diff(parser: argparse.ArgumentParser) -> Run:
     return lambda parsed: call(xr_nczarr.diff, parsed)
 
 
-def upgrade(parser: argparse.ArgumentParser) -> Run:
+def upgrade(parser: Parser) -> Run:
     """Convert a store's NCZarr metadata to another layout in place, without touching the chunks."""
     parser.add_argument("target", metavar="STORE", help="path or URL of the store")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
@@ -164,14 +165,14 @@ def upgrade(parser: argparse.ArgumentParser) -> Run:
     return lambda parsed: call(xr_nczarr.upgrade, parsed)
 
 
-def consolidate(parser: argparse.ArgumentParser) -> Run:
+def consolidate(parser: Parser) -> Run:
     """Write the consolidated metadata of a store."""
     parser.add_argument("target", metavar="STORE", help="path or URL of the store")
     _add_common(parser)
     return lambda parsed: call(xr_nczarr.consolidate, parsed)
 
 
-def references(parser: argparse.ArgumentParser) -> Run:
+def references(parser: Parser) -> Run:
     """Write a reference set for a store as JSON, or as parquet if the target ends in .parq."""
     parser.add_argument("source", metavar="STORE", help="path or URL of a store or reference set")
     parser.add_argument("target", metavar="TARGET", help="file or directory to write")
@@ -196,7 +197,7 @@ def references(parser: argparse.ArgumentParser) -> Run:
     return lambda parsed: call(xr_nczarr.references.write, parsed)
 
 
-def demo(parser: argparse.ArgumentParser) -> Run:  # noqa: ARG001
+def demo(parser: Parser) -> Run:  # noqa: ARG001
     """Open a small store with xarray and compute a mean."""
 
     def run(_: argparse.Namespace) -> None:
@@ -226,7 +227,7 @@ COMMANDS = {
 }
 
 
-def _add_common(parser: argparse.ArgumentParser, second: str | None = None) -> None:
+def _add_common(parser: Parser, second: str | None = None) -> None:
     """Add the options shared by all commands that write data or compare two datasets.
 
     Parameters
@@ -243,7 +244,7 @@ def _add_common(parser: argparse.ArgumentParser, second: str | None = None) -> N
     add_json(parser)
 
 
-def _add_opening(parser: argparse.ArgumentParser) -> None:
+def _add_opening(parser: Parser) -> None:
     """Add the options for opening any kind of source: group, engine, and byte order of chunks."""
     parser.add_argument("--group", metavar="GROUP", help="path of the group to use as the root")
     engine = "xarray engine for a file that is neither a store nor a netCDF file"

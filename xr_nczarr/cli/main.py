@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = _run_option(command, words)
             else:
                 result, display = parser.run(words)
-                code = _show(result, parser, **display)
+                code = _show(result, **display)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader has closed the pipe, so flushing the output on exit would fail.
@@ -123,7 +123,7 @@ def _run_option(option: str, words: Sequence[str]) -> int:
     return 0
 
 
-def _show(result: Any, parser: Parser, *, json: bool, quiet: bool) -> int:
+def _show(result: Any, *, json: bool, quiet: bool) -> int:
     if isinstance(result, Iterable):  # text that is generated in pieces
         sys.stdout.writelines(result)
     elif json and result is not None:
@@ -131,5 +131,5 @@ def _show(result: Any, parser: Parser, *, json: bool, quiet: bool) -> int:
 
         print(dumps(result.as_dict(), indent=2))
     elif not quiet and result is not None and (text := str(result)):
-        print(parser.in_flags(text))
+        print(text)
     return 0 if getattr(result, "whole", True) else 1
