@@ -221,20 +221,19 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
     _refuse_calendar_units(encoding, name)
     data, lazy = variable.data, hasattr(variable.data, "dask")
     calendar = str(encoding.get("calendar") or "standard").lower()
+    dtype = np.dtype(encoding.get("dtype", "f8"))
+    specified = {"units", "dtype"} <= encoding.keys() and dtype.kind in "iuf"
     if variable.dtype.kind == "M" and calendar not in _NUMPY_CALENDARS:
         data = _without_missing_times(data, variable.dtype, encoding, name)
-    dtype = np.dtype(encoding.get("dtype", "f8"))
+    elif lazy and variable.dtype.kind == "M" and specified:
+        return _encoded_by_block(variable, encoding, name)
     widest = dtype.kind == "i" and dtype.itemsize == 8  # the lowest int64 stands for NaT
     known = variable.dtype != object or (not lazy and is_time(variable))
     if known and dtype.kind in "iumM" and (is_packed(encoding) or not widest):
         data = _checked_times(data, variable.dtype, encoding, dtype, name)
-    checked = variable.copy(data=data) if lazy else variable
-    if not lazy:
-        return cf_encoded(checked, name) if _never_dated(checked) else checked
-    numpy_times = variable.dtype.kind == "M" and calendar in _NUMPY_CALENDARS
-    if numpy_times and dtype.kind in "iuf" and {"units", "dtype"} <= encoding.keys():
-        return _encoded_by_block(checked, encoding, name)
-    return checked
+    if lazy:
+        return variable.copy(data=data)
+    return cf_encoded(variable, name) if _never_dated(variable) else variable
 
 
 def _encoded_by_block(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
