@@ -17,7 +17,7 @@ from xr_nczarr import ConflictError, NotFoundError, to_nczarr
 class InterruptedMapping(MutableMapping[str, bytes]):
     """A view of `objects` that allows only a limited number of changes.
 
-    `changes` contains the key of each change so far. If `max_changes` is None, no change fails.
+    `changes` contains the key of each change so far. If `max_changes` is None, all changes succeed.
     """
 
     def __init__(self, objects: dict[str, bytes], max_changes: int | None = None) -> None:

@@ -44,9 +44,10 @@ def chunked_array(
     target: Any = None,
     **options: Any,
 ) -> ChunkedArray:
-    """Write the chunks of an array with the path ``/v``, padded with zeros; `encode` encodes each.
+    """Write an array with the path ``/v``, and return it. Partial chunks are padded with zeros.
 
-    The target is a new mapping by default. `options` are those of `ReadOptions`.
+    `encode` encodes each chunk. The default `target` is a new mapping. `options` are those of
+    `ReadOptions`.
     """
     node = ArrayNode(
         path="/v",

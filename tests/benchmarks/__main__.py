@@ -36,10 +36,10 @@ def main() -> int:
     parser.add_argument(
         "--json",
         type=Path,
-        help="JSON file of results, in which to replace those of the measured rows",
+        help="JSON file whose results are replaced for the measured rows",
     )
-    parser.add_argument("--plot", type=Path, help="where to draw them (SVG, PNG, PDF)")
-    parser.add_argument("--page", type=Path, help="in which page to replace what was measured")
+    parser.add_argument("--plot", type=Path, help="file for a plot (SVG, PNG or PDF)")
+    parser.add_argument("--page", type=Path, help="page whose results are replaced")
     options = parser.parse_args()
     if options.data is None:
         with tempfile.TemporaryDirectory(prefix="nczarr-benchmarks-") as directory:

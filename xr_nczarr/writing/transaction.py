@@ -15,8 +15,9 @@ The methods of `Transaction` are the steps of this protocol, in order. `execute`
 6. **Write chunks**, in any order. Appended values lie beyond the end of the shape that readers see.
 7. **Journal.** If several documents change in place, an object called the journal stores their
    previous content. Readers use this content while only some of the documents have changed.
-8. **Write documents.** The root's documents come last, followed only by consolidated metadata.
-   Everything is flushed to disk before and after this step.
+8. **Write documents.** The root's documents come last, followed only by consolidated metadata. In
+   the Zarr v3 draft, the documents of a replaced group are then removed. Everything is flushed to
+   disk before and after this step.
 9. **Finish.** The journal and the marker are removed, and the lock is released.
 
 If the caller commits the changes (as in an icechunk session), documents are written before chunks.
@@ -361,7 +362,7 @@ class Transaction:
 
 
 def _batches(documents: Mapping[str, bytes], zarr: Format) -> Iterator[Mapping[str, bytes]]:
-    """Yield all documents except those of the root, and then each root document separately."""
+    """Yield batches of documents: first all that are not at the root, then each root document."""
     root = [key for key in reversed(zarr.root_keys()) if key in documents]
     yield {key: data for key, data in documents.items() if key not in root}
     yield from ({key: documents[key]} for key in root)

@@ -72,7 +72,7 @@ class WriteTarget:
         return self.names is None or key in self.names.objects
 
     def read(self, keys: Sequence[str]) -> list[Bytes | None]:
-        """Return the stored documents, in the order of `keys`. Missing documents are None."""
+        """Return the document stored under each key, or None if it is missing."""
         unread = [key for key in keys if key not in self.documents]
         self.documents.update(zip(unread, self.store.fetch(unread), strict=True))
         return [self.documents[key] for key in keys]
