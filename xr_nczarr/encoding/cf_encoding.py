@@ -259,11 +259,13 @@ def _encode_new_times(
     """
     encoded, same = _encode_and_compare(times, encoding, name, encoding["units"])
     if dtype.kind != "f" and not same.all():
-        finer = _finer_encoding(times, encoding, name)
-        remedy = (
-            f"Pass encoding={{{name!r}: {finer}}}" if finer else "Pass dtype float64 in encoding"
-        )
         time = _first_misfit(times, encoding, name, encoding["units"])
+        if np.isnat(time):
+            remedy = _INTEGER_TIMES
+        elif finer := _finer_encoding(times, encoding, name):
+            remedy = f"Pass encoding={{{name!r}: {finer}}}"
+        else:
+            remedy = "Pass dtype float64 in encoding"
         raise misfit(f"the time {time}", encoding, dtype, remedy, name)
     return _as_type(np.asarray(encoded.data), dtype)
 
