@@ -8,6 +8,7 @@ to print. Slow imports are postponed until a subcommand runs.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 import xr_nczarr
@@ -60,7 +61,16 @@ def info(parser: Parser) -> Run:
     add_json(parser)
     about = "show only the metadata, without counting the stored chunks"
     parser.add_argument("--metadata", dest="count_chunks", action="store_false", help=about)
-    return lambda parsed: call(xr_nczarr.info, parsed).with_remedies(parser.in_flags)
+
+    def run(parsed: argparse.Namespace) -> xr_nczarr.StoreInfo:
+        result: xr_nczarr.StoreInfo = call(xr_nczarr.info, parsed)
+        errors = [group.error for group in result.root.walk()]
+        errors += [variable.error for variable in result.root.all_variables()]
+        for error in filter(None, errors):
+            error.remedy = parser.in_flags(error.remedy)
+        return result
+
+    return run
 
 
 def explain(parser: Parser) -> Run:
@@ -82,7 +92,15 @@ def verify(parser: Parser) -> Run:
     parser.add_argument(
         "--readers", action="store_true", help="also report what other programs would misread"
     )
-    return lambda parsed: call(xr_nczarr.verify, parsed).with_remedies(parser.in_flags)
+
+    def run(parsed: argparse.Namespace) -> xr_nczarr.Verification:
+        result: xr_nczarr.Verification = call(xr_nczarr.verify, parsed)
+        result.findings = [
+            replace(finding, remedy=parser.in_flags(finding.remedy)) for finding in result.findings
+        ]
+        return result
+
+    return run
 
 
 def copy(parser: Parser) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -97,14 +97,6 @@ class StoreInfo(Result):
         chunks = count_text(totals["objects"] or 0, "chunk")
         parts.append(f"{totals['objects_present']:,} of {chunks}")
         return f"{', '.join(parts)}, {byte_text(totals['stored_bytes'])} ({raw})"
-
-    def with_remedies(self, reword: Callable[[str], str]) -> StoreInfo:
-        """Reword the remedies of all errors, for example for the command line. Return `self`."""
-        errors = [group.error for group in self.root.walk()]
-        errors += [variable.error for variable in self.root.all_variables()]
-        for error in filter(None, errors):
-            error.remedy = reword(error.remedy)
-        return self
 
     def __repr__(self) -> str:
         lines = [self._summary, self._totals_text(), *self._group_lines(self.root)]

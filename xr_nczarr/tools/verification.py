@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, Literal
 
@@ -91,11 +91,6 @@ class Verification(Result):
     def whole(self) -> bool:
         """Whether the store is undamaged: no finding has the severity ``error``."""
         return not any(finding.severity == "error" for finding in self.findings)
-
-    def with_remedies(self, reword: Callable[[str], str]) -> Verification:
-        """Return the result with all remedies reworded, for example for the command line."""
-        findings = [replace(item, remedy=reword(item.remedy)) for item in self.findings]
-        return replace(self, findings=findings)
 
     def __repr__(self) -> str:
         return "\n".join([self.title, *map(finding_line, self._kinds())])
