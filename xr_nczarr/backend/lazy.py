@@ -17,7 +17,7 @@ import numpy.typing as npt
 from xarray.core import indexing
 
 from xr_nczarr.chunks import ChunkedArray, Convert
-from xr_nczarr.chunks.selection import ReadRequest, Selection, whole
+from xr_nczarr.chunks.selection import ReadRequest, Selection, select_all
 from xr_nczarr.errors import MetadataError, NczarrError, reason_of
 from xr_nczarr.locks import call_after_fork
 from xr_nczarr.netcdf.fixed_width import decode_strings
@@ -122,7 +122,7 @@ class SelectedArray(_Selectable):
         self, source: LazyArray | UnreadableArray, selection: Selection | None = None
     ) -> None:
         self.source = source
-        self.selection = whole(source.shape) if selection is None else selection
+        self.selection = select_all(source.shape) if selection is None else selection
 
     @property
     def dtype(self) -> np.dtype[Any]:

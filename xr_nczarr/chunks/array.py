@@ -114,7 +114,7 @@ class ChunkedArray:
 
     @cached_property
     def layout(self) -> ChunkLayout:
-        """How chunks are stored: each chunk as a separate object, or several chunks in a shard."""
+        """The storage layout of the chunks: one object per chunk, or several chunks per shard."""
         node, options = self.node, self.options
         if not node.shards:
             return ChunkObjects(node)
@@ -127,8 +127,8 @@ class ChunkedArray:
         return Shards(node, levels)
 
     @cached_property
-    def _source(self) -> Store:
-        """The store, wrapped so that it rejects objects that are too large to be a chunk.
+    def _bounded_store(self) -> Store:
+        """The store, wrapped so that it rejects objects that are too large for a chunk.
 
         The limit is twice the maximum encoded size of a chunk, plus 1 MiB. The store is not wrapped
         if the chunks are in shards, or if the size of a decoded chunk depends on its values.
@@ -146,8 +146,8 @@ class ChunkedArray:
     def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
         """Split a selection into parts, one for each chunk that it touches.
 
-        If `pointwise` is True, index arrays jointly select points, as described in `plan_points`.
-        Otherwise, see `plan_selection`. Rectilinear chunk grids are not supported.
+        If `pointwise` is True, the selection uses pointwise (vectorized) indexing, as described in
+        `plan_points`. Otherwise, see `plan_selection`. Rectilinear chunk grids are not supported.
         """
         make_plan = plan_points if pointwise else plan_selection
         return make_plan(self.node.shape, self.node.chunk_shape, selection)
@@ -167,7 +167,7 @@ class ChunkedArray:
         selection
             One selector for each dimension, as described in `plan_selection`.
         pointwise
-            Whether index arrays jointly select points, as described in `plan_points`.
+            Whether to use pointwise (vectorized) indexing, as described in `plan_points`.
         dtype
             Dtype of the result. By default, the dtype of the array.
         convert
@@ -182,7 +182,7 @@ class ChunkedArray:
             If a chunk is missing, and either ``missing_chunks="raise"`` is set or the array has no
             fill value.
         StorageError
-            If the store neither returns a chunk nor reports that the chunk is missing.
+            If the store cannot read a chunk for any reason other than that the chunk is missing.
         """
         if self.node.chunk_runs:
             return read_boxes(
@@ -202,11 +202,11 @@ class ChunkedArray:
         if out.size:
             reader = PartReader(
                 node=self.node,
-                store=self._source,
+                store=self._bounded_store,
                 codec=codec,
                 layout=layout,
                 axes=plan.axes,
-                sliced=plan.sliced,
+                slices_only=plan.slices_only,
                 out=out,
                 missing_chunks=self.options.missing_chunks,
                 convert=convert,
@@ -265,15 +265,16 @@ class ChunkedArray:
                 submit(writer.write, batch, len(batch) * self.chunk_bytes)
 
     @property
-    def _is_pooled(self) -> bool:
-        """Whether the store determines the number of threads, because the caller did not set it.
+    def _store_sets_threads(self) -> bool:
+        """Whether the store determines the number of threads.
 
-        If so, each thread reads one chunk at a time.
+        This is True if the store prescribes a number and the options do not. Each thread then
+        reads one chunk at a time.
         """
         return self.options.threads is None and self.store.max_threads is not None
 
     def _threads(self, count: int, part_bytes: int) -> int:
-        if self._is_pooled:
+        if self._store_sets_threads:
             affordable = max(_processors(), _BYTES_IN_FLIGHT // max(1, part_bytes))
             return min(self.store.max_threads or 1, affordable, count)
         slow = not _SLOW_CODECS.isdisjoint(spec.name for spec in self.node.codecs)
@@ -287,7 +288,7 @@ class ChunkedArray:
     ) -> None:
         """Call `work` with batches of the plan's parts, in several threads if that is faster.
 
-        `elements` is the number of elements to read, or 0 if every chunk is read as a whole.
+        `elements` is the number of elements to read, or 0 if whole chunks are read or written.
         """
         if plan.count == 1:  # the usual case in a dask task
             work(list(plan))
@@ -298,7 +299,7 @@ class ChunkedArray:
         per_thread = -(-plan.count // threads)
         size = max(1, min(_BATCH_PARTS, per_thread, _BATCH_BYTES // max(1, part_bytes)))
         if self.store.remote:  # requests overlap within a batch, or between threads
-            size = 1 if self._is_pooled else _BATCH_PARTS
+            size = 1 if self._store_sets_threads else _BATCH_PARTS
         batches = self.layout.batches(plan, size)
         turn, responded = Lock(), Event()
 
@@ -321,7 +322,7 @@ class ChunkedArray:
             return
         # The calling thread works too, so that the pool has to start one fewer thread.
         with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr") as pool:
-            few = min(threads - 1, _FEW_THREADS) if self._is_pooled else threads - 1
+            few = min(threads - 1, _FEW_THREADS) if self._store_sets_threads else threads - 1
             helpers = [pool.submit(run) for _ in range(few)]
             if few < threads - 1 and not responded.wait(_QUICK_SECONDS):
                 helpers += [pool.submit(run) for _ in range(few, threads - 1)]

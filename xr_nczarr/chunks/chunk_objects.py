@@ -25,9 +25,9 @@ _BLOCK_ITEMS = 64
 class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
-    A chunk that is missing under its first key is looked up under the second; see
-    `ArrayNode.key_notations`. Each chunk is looked up separately, because some arrays contain both
-    kinds of keys: a program that did not find the old chunks wrote new ones.
+    If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
+    up with the alternative separator; see `ArrayNode.key_notations`. Some arrays contain keys with
+    both separators, because a program did not find the old chunks and wrote new ones.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -42,7 +42,7 @@ class ChunkObjects:
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, in order, with None for missing chunks."""
-        return self._declared_or_alternative(chunks, store.fetch_chunks)
+        return self._request_with_alternative(chunks, store.fetch_chunks)
 
     def fetch_ranges(
         self,
@@ -70,14 +70,14 @@ class ChunkObjects:
                 yield data
 
         spans = [(chunk, start, length) for chunk, spans in wanted for start, length in spans]
-        return self._declared_or_alternative(spans, request)
+        return self._request_with_alternative(spans, request)
 
     def delete(self, store: Store, chunk: Index) -> None:
         """Remove a chunk, so that its elements become missing."""
         for keys in self.keys:
             store.delete(keys.key(chunk))
 
-    def _declared_or_alternative(
+    def _request_with_alternative(
         self,
         items: Sequence[_Item],
         request: Callable[[ChunkKeys, Sequence[_Item]], Iterator[Bytes | None]],
@@ -85,19 +85,19 @@ class ChunkObjects:
         fetched = request(self.keys[0], items)
         if len(self.keys) == 1:
             return fetched
-        return _or_alternative(
+        return _with_fallback(
             zip(items, fetched, strict=True), lambda missing: request(self.keys[1], missing)
         )
 
 
-def _or_alternative(
+def _with_fallback(
     fetched: Iterator[tuple[_Item, Bytes | None]],
     request: Callable[[Sequence[_Item]], Iterator[Bytes | None]],
 ) -> Iterator[Bytes | None]:
-    """Yield the data of each item, falling back to `request` for missing items.
+    """Yield fetched data in order, replacing missing data with the results of `request`.
 
-    `fetched` yields an (item, data) pair for each item. The data of a missing item is None.
-    `request` is called with the missing items, and yields their data in order.
+    `fetched` yields (item, data) pairs, in which missing data is None. `request` is called with
+    the items of missing data, and yields their data in order.
     """
     while block := list(itertools.islice(fetched, _BLOCK_ITEMS)):
         missing = [item for item, data in block if data is None]

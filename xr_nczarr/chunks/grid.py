@@ -32,15 +32,15 @@ class ChunkPart(NamedTuple):
         NumPy index of the selected elements in the chunk.
     target
         NumPy index of the same elements in the result.
-    whole
+    complete
         Whether all elements of the chunk that are inside the array are selected. If so, the chunk
-        can be overwritten without being read first.
+        can be overwritten without being read first. Always False for a pointwise selection.
     """
 
     chunk: tuple[int, ...]
     source: tuple[Any, ...]
     target: tuple[Any, ...]
-    whole: bool
+    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Plan:
     Attributes
     ----------
     shape
-        Shape of the result while it is being filled. The targets of the parts are indices into an
-        array of this shape.
+        Shape of the array that the targets of the parts index, before the changes described under
+        `result_shape`.
     result_shape
         Shape of the final result. For an orthogonal selection, the dimensions that are indexed
         with an integer are removed. For a pointwise selection, the single dimension of points is
@@ -63,7 +63,7 @@ class Plan:
     axes
         Order in which to transpose the axes of a chunk before indexing the chunk with `source`.
         If None, the order is kept.
-    sliced
+    slices_only
         Whether the sources and targets of all parts consist only of slices.
     """
 
@@ -71,7 +71,7 @@ class Plan:
     result_shape: tuple[int, ...]
     count: int
     axes: tuple[int, ...] | None
-    sliced: bool
+    slices_only: bool
     _pieces: Sequence[_Pieces]
     _points: Sequence[_PointGroup] | None = None
 
@@ -90,7 +90,7 @@ class Plan:
 
     def __iter__(self) -> Iterator[ChunkPart]:
         if self._points is None:
-            return _cross(self._pieces, sliced=self.sliced)
+            return _cross(self._pieces, slices_only=self.slices_only)
         return _cross_points(self._points, self._pieces, self.axes)
 
 
@@ -103,7 +103,7 @@ class _Pieces(NamedTuple):
     chunks: Sequence[int]
     sources: Sequence[slice | Positions]
     targets: Sequence[slice | Positions]
-    wholes: Sequence[bool]
+    complete: Sequence[bool]
 
 
 _NOTHING = _Pieces((), (), (), ())
@@ -143,7 +143,7 @@ def plan_selection(
     pieces: list[_Pieces] = []
     lengths: list[int] = []
     result: list[int] = []
-    sliced = True
+    slices_only = True
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
         if isinstance(selector, slice):
             length = len(range(*selector.indices(size)))
@@ -153,15 +153,15 @@ def plan_selection(
             length = len(selector)
             pieces.append(_split_positions(size, chunk, selector))
             items = (*pieces[-1].sources, *pieces[-1].targets)
-            sliced = sliced and np.ndarray not in map(type, items)
+            slices_only = slices_only and np.ndarray not in map(type, items)
             result.append(length)
         else:
             length = 1
-            index = in_range(int(selector), size)
+            index = normalize_index(int(selector), size)
             pieces.append(_split_slice(size, chunk, slice(index, index + 1)))
         lengths.append(length)
     count = math.prod(len(dimension.chunks) for dimension in pieces)
-    return Plan(tuple(lengths), tuple(result), count, None, sliced, pieces)
+    return Plan(tuple(lengths), tuple(result), count, None, slices_only, pieces)
 
 
 def count_touched(
@@ -180,7 +180,7 @@ def count_touched(
             ends = [position // chunk for position in (*selected[:1], *selected[-1:])]
             count *= min(len(selected), 1 + max(ends, default=0) - min(ends, default=0))
         elif isinstance(selector, np.ndarray):
-            count *= len(np.unique(all_in_range(selector, size) // chunk))
+            count *= len(np.unique(normalize_indices(selector, size) // chunk))
     return count
 
 
@@ -217,7 +217,7 @@ def plan_points(
     arrays = np.broadcast_arrays(*(np.asarray(selection[axis]) for axis in indexed))
     points_shape = arrays[0].shape
     positions = [
-        all_in_range(array.ravel(), shape[axis])
+        normalize_indices(array.ravel(), shape[axis])
         for axis, array in zip(indexed, arrays, strict=True)
     ]
     groups = _group_points(positions, [chunk_shape[axis] for axis in indexed])
@@ -237,8 +237,8 @@ def plan_points(
     )
 
 
-def in_range(index: int, size: int) -> int:
-    """Convert an index, which may be negative, to the equivalent non-negative index.
+def normalize_index(index: int, size: int) -> int:
+    """Convert a possibly negative index to the equivalent non-negative index.
 
     Raises
     ------
@@ -250,8 +250,8 @@ def in_range(index: int, size: int) -> int:
     return index % size
 
 
-def all_in_range(positions: Positions, size: int) -> Positions:
-    """Check that indices are within bounds, and convert negative indices to non-negative ones.
+def normalize_indices(positions: Positions, size: int) -> Positions:
+    """Convert negative indices to non-negative ones, after checking that all are in bounds.
 
     Raises
     ------
@@ -260,7 +260,7 @@ def all_in_range(positions: Positions, size: int) -> Positions:
     """
     extremes = [int(positions.min()), int(positions.max())] if positions.size else []
     for extreme in extremes:
-        in_range(extreme, size)
+        normalize_index(extreme, size)
     if min(extremes, default=0) >= 0:
         return positions
     return np.where(positions < 0, positions + size, positions)
@@ -278,7 +278,7 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
         return pieces._replace(targets=[_reversed(target, length) for target in pieces.targets])
     if step == 1:
         return _split_run(size, chunk, start, stop)
-    chunks, sources, targets, wholes = [], [], [], []
+    chunks, sources, targets, complete = [], [], [], []
     last = start + (length - 1) * step
     taken_before = 0
     position = start
@@ -291,10 +291,10 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
         chunks.append(number)
         sources.append(slice(source_start, source_start + (taken - 1) * step + 1, step))
         targets.append(slice(taken_before, taken_before + taken))
-        wholes.append(taken == end - origin)
+        complete.append(taken == end - origin)
         taken_before += taken
         position += taken * step
-    return _Pieces(chunks, _shared(sources), targets, wholes)
+    return _Pieces(chunks, _deduplicated(sources), targets, complete)
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
@@ -305,13 +305,13 @@ def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
     """
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
-    sources, wholes = [slice(0, chunk, 1)] * len(chunks), [True] * len(chunks)
+    sources, complete = [slice(0, chunk, 1)] * len(chunks), [True] * len(chunks)
     for at in (0, -1)[: len(chunks)]:
         origin = chunks[at] * chunk
         low, high = max(start, origin), min(stop, origin + chunk)
         sources[at] = slice(low - origin, high - origin, 1)
-        wholes[at] = low == origin and high == min(origin + chunk, size)
-    return _Pieces(chunks, sources, list(map(slice, bounds, bounds[1:])), wholes)
+        complete[at] = low == origin and high == min(origin + chunk, size)
+    return _Pieces(chunks, sources, list(map(slice, bounds, bounds[1:])), complete)
 
 
 def _reversed(target: slice | Positions, length: int) -> slice:
@@ -327,7 +327,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
         )
     if positions.size == 0:
         return _NOTHING
-    positions = all_in_range(positions, size)
+    positions = normalize_indices(positions, size)
     regular = _as_slice(positions)
     if regular is not None:
         return _split_slice(size, chunk, regular)
@@ -342,15 +342,15 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
     runs = list(map(slice, starts, [*starts[1:], len(order)]))  # one for each chunk
     chunks, inner = numbers[starts].tolist(), positions[order] - numbers * chunk
     sources, targets = ([slice_or_self(array[run]) for run in runs] for array in (inner, order))
-    sources = _shared(sources)
-    wholes = [
+    sources = _deduplicated(sources)
+    complete = [
         _covers(source, chunk, size, number) for number, source in zip(chunks, sources, strict=True)
     ]
-    return _Pieces(chunks, sources, targets, wholes)
+    return _Pieces(chunks, sources, targets, complete)
 
 
-def _shared(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Replace equal slices with one shared object, so that the id of a slice can be a cache key."""
+def _deduplicated(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
+    """Replace equal slices with one shared object, because caches use the ids of slices as keys."""
     unique: dict[tuple[int, ...], slice] = {}
     return [
         unique.setdefault((source.start, source.stop, source.step), source)
@@ -416,11 +416,11 @@ def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 
 
-def _cross(pieces: Sequence[_Pieces], *, sliced: bool) -> Iterator[ChunkPart]:
-    chunks, sources, targets, wholes = _product_by_field(pieces)
-    if not sliced:
+def _cross(pieces: Sequence[_Pieces], *, slices_only: bool) -> Iterator[ChunkPart]:
+    chunks, sources, targets, complete = _product_by_field(pieces)
+    if not slices_only:
         sources, targets = _indices(sources), map(orthogonal_index, targets)
-    return map(ChunkPart, chunks, sources, targets, map(all, wholes))
+    return map(ChunkPart, chunks, sources, targets, map(all, complete))
 
 
 def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple[Any, ...]]:

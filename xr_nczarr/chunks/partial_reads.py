@@ -39,9 +39,8 @@ def byte_window(
 ) -> Window | None:
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
-    Return None if the whole chunk must be read. This is always the case for fixed-width strings,
-    because only the size of the whole chunk reveals whether another program has increased their
-    width.
+    Return None if the whole chunk must be read. Chunks of fixed-width strings are always read as a
+    whole. If another program has increased the width, only the size of the chunk shows it.
 
     Parameters
     ----------

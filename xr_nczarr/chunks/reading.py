@@ -44,7 +44,7 @@ class PartReader:
 
     Attributes
     ----------
-    axes, sliced
+    axes, slices_only
         See `Plan`.
     out
         The result array. Its elements are written in place, at the targets of the parts.
@@ -57,14 +57,14 @@ class PartReader:
     codec: ChunkCodec
     layout: ChunkLayout
     axes: tuple[int, ...] | None
-    sliced: bool
+    slices_only: bool
     out: Array
     missing_chunks: str
     convert: Convert | None
 
     def __post_init__(self) -> None:
         is_whole = not self.node.stored_shape
-        self.in_place = self.sliced and self.out.dtype == self.node.dtype and is_whole
+        self.in_place = self.slices_only and self.out.dtype == self.node.dtype and is_whole
         objects = isinstance(self.layout, ChunkObjects) and is_whole
         self.ranged = self.codec.raw and objects
         # Decoding single blocks takes three small reads instead of one large read. This is slower
@@ -113,8 +113,8 @@ class PartReader:
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each chunk, together with the codec chain that decodes the data.
 
-        If decoding several chunks in one call is faster, this method calls `decode_many`, which
-        decodes with the last codec only. The yielded chain then contains only the other codecs.
+        If decoding several chunks in one call is faster, `ChunkCodec.decode_many` first decodes
+        them with the last codec. The yielded chain then contains only the remaining codecs.
         Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks.
         """
         if not self.codec.decodes_many:
@@ -154,7 +154,7 @@ class PartReader:
 
         Return None unless all elements of the chunk are selected, and are contiguous in the result.
         """
-        if not part.whole:
+        if not part.complete:
             return None
         target = self.out[part.target] if part.target else self.out
         fits = target.shape == self.node.chunk_shape and target.flags.c_contiguous
@@ -245,7 +245,7 @@ class PartReader:
     def _windows(self, batch: list[ChunkPart]) -> list[Window] | None:
         windows = []
         for part in batch:
-            if part.whole:
+            if part.complete:
                 return None
             # Most chunks share their selectors. The cache keeps the selectors alive, so that their
             # ids stay unique.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.chunks.grid import Positions, all_in_range, slice_or_self
+from xr_nczarr.chunks.grid import Positions, normalize_indices, slice_or_self
 from xr_nczarr.model import ArrayNode, ChunkKeys
 
 Array = npt.NDArray[Any]
@@ -97,7 +97,9 @@ def read_boxes(
     pairs = zip(node.chunk_runs, node.shape, strict=True)
     runs = [list(_runs(lengths, size, sharded=sharded)) for lengths, size in pairs]
     positions = [
-        np.arange(size)[item] if isinstance(item, slice) else all_in_range(np.asarray(item), size)
+        np.arange(size)[item]
+        if isinstance(item, slice)
+        else normalize_indices(np.asarray(item), size)
         for item, size in zip(selection, node.shape, strict=True)
     ]
     axes = range(len(selection))
@@ -124,8 +126,9 @@ def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> It
     """Yield the runs of chunks of equal length along a dimension of `size` elements.
 
     `lengths` is run-length encoded, as (chunk length, repeat count) pairs. Elements beyond the last
-    chunk form a final run of missing chunks: a single chunk or, if `sharded`, shards of the same
-    length as the longest stored shard, so that each contains a whole number of inner chunks.
+    chunk form a final run of missing chunks. Without shards, this run is a single chunk. If
+    `sharded` is True, it consists of shards that are as long as the longest stored shard, so that
+    each contains a whole number of inner chunks.
     """
     first = start = 0
     for length, number in lengths:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.chunks.grid import Positions, all_in_range, in_range
+from xr_nczarr.chunks.grid import Positions, normalize_index, normalize_indices
 
 Item = int | slice | Positions
 """The selector for one axis, as in xarray's indexers."""
@@ -28,8 +28,8 @@ class ReadRequest(NamedTuple):
         Arguments of `ChunkedArray.read`.
     axes
         For each axis of the values that are read, the corresponding axis of the `Selection`. If
-        `pointwise` is True, the list leaves out the axes of length 1 that belong to dimensions with
-        a single index.
+        `pointwise` is True, a dimension with a single index is read as an axis of length 1. Such
+        axes are not listed.
     """
 
     selection: list[Any]
@@ -69,7 +69,7 @@ class Selection(NamedTuple):
         kept: list[int | None] = []
         for item, size in zip(key, self.shape, strict=True):
             if isinstance(item, int) or (isinstance(item, np.ndarray) and not item.ndim):
-                items.append(in_range(int(item), size))
+                items.append(normalize_index(int(item), size))
                 kept.append(None)
                 continue
             kept.append(len(shape))
@@ -77,7 +77,7 @@ class Selection(NamedTuple):
                 items.append(item)
                 shape.append(len(range(size)[item]))
             else:
-                items.append(all_in_range(np.asarray(item), size))
+                items.append(normalize_indices(np.asarray(item), size))
                 shape.append(len(item))
         selectors, axes = [], []
         for selector, spanned in zip(self.selectors, self.axes, strict=True):
@@ -98,7 +98,7 @@ class Selection(NamedTuple):
             If an index is out of bounds.
         """
         points = {
-            axis: all_in_range(np.asarray(item), self.shape[axis])
+            axis: normalize_indices(np.asarray(item), self.shape[axis])
             for axis, item in enumerate(key)
             if not isinstance(item, slice)
         }
@@ -173,8 +173,8 @@ class Selection(NamedTuple):
 
 
 @lru_cache(1024)
-def whole(shape: tuple[int, ...]) -> Selection:
-    """Return the selection of all elements of an array of the given shape."""
+def select_all(shape: tuple[int, ...]) -> Selection:
+    """Return a selection of all elements of an array of the given shape."""
     return Selection(shape, tuple(map(range, shape)), tuple([(a,) for a in range(len(shape))]))
 
 
@@ -190,11 +190,11 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Index a selector with points, and return the resulting positions in the array.
+    """Index a selector pointwise, and return the selected positions in the array.
 
-    `spanned` contains the axes along which the selector varies. `points` maps axes to the indices
-    of the points along them, and contains at least one axis from `spanned`. In the result, the axes
-    of the points come first, followed by the selector's other axes.
+    `spanned` contains the axes along which the selector varies. `points` maps each indexed axis to
+    an index array, and contains at least one axis from `spanned`. In the result, the axes of the
+    points come first, followed by the selector's other axes.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):

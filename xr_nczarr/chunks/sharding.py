@@ -107,7 +107,7 @@ class Shards:
         for first in range(0, len(by_shard), _MAX_OPEN_FILES):
             group = itertools.chain.from_iterable(by_shard[first : first + _MAX_OPEN_FILES])
             with ExitStack() as stack:
-                yield from self._fetch(_Opened(store, stack), list(group))
+                yield from self._fetch(_OpenOnceReader(store, stack), list(group))
 
     def _fetch_current(
         self, store: Store, chunks: Sequence[Index], tries: int = _MAX_TRIES
@@ -119,7 +119,7 @@ class Shards:
         """
         done = 0
         try:
-            for data in self._fetch(_OneVersion(store, again=tries < _MAX_TRIES), chunks):
+            for data in self._fetch(_VersionedReader(store, refresh=tries < _MAX_TRIES), chunks):
                 yield data
                 done += 1
         except _ReplacedError as error:
@@ -130,14 +130,14 @@ class Shards:
     def _fetch(self, store: _Fetching, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         shards = [self.shard_of(chunk) for chunk in chunks]
         holders = {shard: ByteRange(self.node.chunk_keys.key(shard), 0, 0) for shard in set(shards)}
-        places: Sequence[ByteRange | None] = [holders[shard] for shard in shards]
+        ranges: Sequence[ByteRange | None] = [holders[shard] for shard in shards]
         counts = Counter(holders[shard].key for shard in shards)
         source = _RangeReader(store, self._fetch_dense(store, counts))
-        for number in range(len(self.levels)):
-            places = self._locate(number, chunks, places, source)
-        fetched = source.read(place for place in places if place is not None)
-        for place in places:
-            yield None if place is None else next(fetched)
+        for depth in range(len(self.levels)):
+            ranges = self._locate(depth, chunks, ranges, source)
+        fetched = source.read(span for span in ranges if span is not None)
+        for span in ranges:
+            yield None if span is None else next(fetched)
 
     def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
         """Fetch the shards that should be read as a whole.
@@ -160,52 +160,52 @@ class Shards:
 
     def _locate(
         self,
-        number: int,
+        depth: int,
         chunks: Sequence[Index],
-        places: Sequence[ByteRange | None],
+        shard_ranges: Sequence[ByteRange | None],
         source: _RangeReader,
     ) -> list[ByteRange | None]:
         """Look up chunks in the shard indices at one nesting level, and return their byte ranges.
 
-        `number` is the level, which is 0 for the outermost shards. For each chunk, `places` holds
-        the byte range of the shard at this level that contains the chunk. At every level except the
-        innermost, the results are the ranges of the nested shards that contain the chunks. The
-        range of a missing chunk or shard is None.
+        `depth` is the nesting level, which is 0 for the outermost shards. For each chunk,
+        `shard_ranges` contains the byte range of the shard at this level that contains the chunk.
+        Except at the innermost level, the results are the ranges of the nested shards that contain
+        the chunks. The range of a missing chunk or shard is None.
         """
-        level = self.levels[number]
-        holders = list(dict.fromkeys(place for place in places if place is not None))
-        ranges = [self._index_range(level, number, holder) for holder in holders]
+        level = self.levels[depth]
+        holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
+        ranges = [self._index_range(level, depth, holder) for holder in holders]
         entries = {}
         for holder, data in zip(holders, source.read_indices(ranges), strict=True):
             if data is not None:
-                size = source.size(holder.key) if number == 0 else holder.length
+                size = source.size(holder.key) if depth == 0 else holder.length
                 with Place(key=holder.key):
                     entries[holder] = level.parse(data, size)
         located: list[ByteRange | None] = []
-        for chunk, place in zip(chunks, places, strict=True):
-            table = None if place is None else entries.get(place)
-            span = None if table is None else level.locate(table, self._within(number, chunk))
-            if place is not None and span is None:
-                source.store.check_missing(place.key)
-            if place is None or span is None:
+        for chunk, shard in zip(chunks, shard_ranges, strict=True):
+            table = None if shard is None else entries.get(shard)
+            span = None if table is None else level.locate(table, self._within(depth, chunk))
+            if shard is not None and span is None:
+                source.store.check_missing(shard.key)
+            if shard is None or span is None:
                 located.append(None)
             else:
-                located.append(ByteRange(place.key, place.start + span[0], span[1]))
+                located.append(ByteRange(shard.key, shard.start + span[0], span[1]))
         return located
 
     @staticmethod
-    def _index_range(level: ShardIndex, number: int, holder: ByteRange) -> ByteRange:
-        if number == 0 or level.start >= 0:
+    def _index_range(level: ShardIndex, depth: int, holder: ByteRange) -> ByteRange:
+        if depth == 0 or level.start >= 0:
             return ByteRange(holder.key, holder.start + level.start, level.length)
         return ByteRange(holder.key, holder.start + holder.length + level.start, level.length)
 
-    def _within(self, number: int, chunk: Index) -> Index:
-        """Return the index of a chunk within its shard at nesting level `number`.
+    def _within(self, depth: int, chunk: Index) -> Index:
+        """Return the index of a chunk within its shard at nesting level `depth`.
 
-        At every level except the innermost, this is the index of the nested shard that contains
-        the chunk.
+        Except at the innermost level, this is the index of the nested shard that contains the
+        chunk.
         """
-        outer, inner = self._spans[number], self._spans[number + 1]
+        outer, inner = self._spans[depth], self._spans[depth + 1]
         return tuple(map(floordiv, map(mod, chunk, outer), inner))
 
     def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
@@ -219,17 +219,17 @@ class Shards:
         """
         return self.levels[0].wrap(self._assemble(0, chunks))
 
-    def _assemble(self, number: int, chunks: Mapping[Index, Bytes]) -> Bytes:
+    def _assemble(self, depth: int, chunks: Mapping[Index, Bytes]) -> Bytes:
         parts: dict[Index, Bytes] = {}
-        if number + 1 == len(self.levels):
-            parts = {self._within(number, chunk): data for chunk, data in chunks.items()}
+        if depth + 1 == len(self.levels):
+            parts = {self._within(depth, chunk): data for chunk, data in chunks.items()}
         else:
             groups: dict[Index, dict[Index, Bytes]] = {}
             for chunk, data in chunks.items():
-                groups.setdefault(self._within(number, chunk), {})[chunk] = data
+                groups.setdefault(self._within(depth, chunk), {})[chunk] = data
             for within, members in groups.items():
-                parts[within] = self._assemble(number + 1, members)
-        return self.levels[number].assemble(parts)
+                parts[within] = self._assemble(depth + 1, members)
+        return self.levels[depth].assemble(parts)
 
     def chunks_in(self, shard: Index) -> list[Index]:
         """Return the grid indices of all chunks in a shard that are inside the array."""
@@ -243,7 +243,7 @@ class Shards:
         return list(itertools.product(*ranges))
 
 
-class _Opened:
+class _OpenOnceReader:
     """A reader of a local store that opens each object only once.
 
     As a result, everything read from an object belongs to the same version of the object.
@@ -264,10 +264,10 @@ class _Opened:
     fetch_indices = fetch_ranges
 
     def check_missing(self, key: str) -> None:
-        """Do nothing, because an index that is read from the open file cannot be outdated."""
+        """Do nothing, because shard indices are read from open objects and are never outdated."""
 
 
-class _OneVersion:
+class _VersionedReader:
     """A reader of a remote store that reads all byte ranges of an object from the same version.
 
     If the store reports versions, reading a different version raises _ReplacedError, and shard
@@ -275,21 +275,21 @@ class _OneVersion:
 
     Parameters
     ----------
-    again
+    refresh
         Whether to fetch shard indices even if they are cached.
     """
 
-    def __init__(self, store: Store, *, again: bool) -> None:
+    def __init__(self, store: Store, *, refresh: bool) -> None:
         self.store = store
         self.fetch = store.fetch
-        self._again = again
+        self._refresh = refresh
         self._versions: dict[str, str | None] = {}
         self._kept: set[str] = set()
 
     def fetch_indices(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         names = [(self.store.name, *item) for item in ranges]
         self._kept.update(item.key for item in ranges)
-        indices = _indices.load(names, self._fetch_new, again=self._again)
+        indices = _indices.load(names, self._fetch_new, again=self._refresh)
         for name, item in zip(names, ranges, strict=True):
             yield self._checked(item, indices[name])
 
@@ -346,7 +346,7 @@ class _ReplacedError(Exception):
         self.cause = cause
 
 
-_Fetching = _OneVersion | _Opened
+_Fetching = _VersionedReader | _OpenOnceReader
 
 
 class _RangeReader:

@@ -51,7 +51,7 @@ class PartWriter:
             return
         self.store.put(self._whole_chunks(self.layout, batch))
         for part in batch:
-            if not part.whole:
+            if not part.complete:
                 key = self.layout.key_of(part.chunk)
                 with self.store.lock(key):
                     (stored,) = self.layout.fetch(self.store, [part.chunk])
@@ -70,7 +70,7 @@ class PartWriter:
         True.
         """
         for part in batch:
-            if part.whole:
+            if part.complete:
                 data = self._merged(part, None)
                 if data is None:
                     layout.delete(self.store, part.chunk)
@@ -82,7 +82,7 @@ class PartWriter:
             parts = {part.chunk: part for part in group}
             chunks = shards.chunks_in(shard)
             key = self.node.chunk_keys.key(shard)
-            if len(parts) == len(chunks) and all(part.whole for part in parts.values()):
+            if len(parts) == len(chunks) and all(part.complete for part in parts.values()):
                 self._put_shard(shards, key, parts, {})
                 continue
             with self.store.lock(key):
@@ -119,11 +119,11 @@ class PartWriter:
         """
         values = self.source[(*part.target, ...)]  # with the ellipsis, the result is never a scalar
         try:
-            if part.whole and values.shape == self.node.chunk_shape and _in_order(part.source):
+            if part.complete and values.shape == self.node.chunk_shape and _in_order(part.source):
                 chunk = values
             else:
                 chunk = self._filled()
-                if stored is not None and not part.whole:
+                if stored is not None and not part.complete:
                     self.codec.decode(stored, chunk)
                     self._fill_beyond_edge(chunk, part.chunk)
                 chunk[part.source] = values

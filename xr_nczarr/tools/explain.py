@@ -11,7 +11,7 @@ from posixpath import commonpath
 from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.chunks.selection import Selection, whole
+from xr_nczarr.chunks.selection import Selection, select_all
 from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import ConflictError, NczarrError, quote, unknown
 from xr_nczarr.model import Consolidated, Limits
@@ -235,7 +235,7 @@ def _select_stored(
     array = opened.array(variable)
     _ = array.codec, array.layout
     items = [indexers.get(name, slice(None)) for name in dimensions]
-    return array, whole(variable.shape).orthogonal(items)
+    return array, select_all(variable.shape).orthogonal(items)
 
 
 def _datasets(target: Any) -> dict[str, Dataset] | None:

@@ -21,7 +21,7 @@ from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, OuterIndexer
 from xarray.core.utils import NDArrayMixin
 
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
-from xr_nczarr.chunks.selection import Selection, whole
+from xr_nczarr.chunks.selection import Selection, select_all
 from xr_nczarr.encoding.blockwise import OPENED
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import Store
@@ -114,7 +114,7 @@ def whole_array(variable: Variable) -> LazyArray | None:
     if not isinstance(array, LazyArray) or selection is None:
         return None
     sliced = all(isinstance(selector, range) for selector in selection.selectors)
-    return array if sliced and selection == whole(array.shape) else None
+    return array if sliced and selection == select_all(array.shape) else None
 
 
 def unwrapped(data: Any) -> tuple[Any, Selection | None]:
@@ -131,7 +131,7 @@ def unwrapped(data: Any) -> tuple[Any, Selection | None]:
     if isinstance(selecting, SelectedArray):
         return data, selecting.selection
     if isinstance(getattr(selecting, "key", None), BasicIndexer | OuterIndexer):
-        return data, whole(selecting.array.shape).orthogonal(selecting.key.tuple)
+        return data, select_all(selecting.array.shape).orthogonal(selecting.key.tuple)
     return data, None
 
 
