@@ -277,7 +277,7 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Round values to floats by a rule other than round-to-nearest, which NumPy uses.
+    """Round values to floats by a rule other than NumPy's, which rounds half to even.
 
     `values` contains the numbers before rounding, and `nearest` contains NumPy's results. A value
     that overflowed to infinity in `nearest` can still round to the largest float if its magnitude

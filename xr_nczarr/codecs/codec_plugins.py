@@ -25,7 +25,8 @@ _GROUP = "zarr.codecs"
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
     """Return the entry point for a codec, or None if no installed package provides the codec.
 
-    zarr-python's codecs receive arrays, so none of them can be a filter of buffers.
+    Return None also for a codec that the metadata lists as a filter or compressor. Such a codec
+    maps one buffer to another, but zarr-python's codecs receive arrays.
     """
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document
@@ -126,7 +127,7 @@ class _Adapter:
             )
 
     def encoded(self, request: StepRequest) -> Flow:
-        return self.stored if self.to_elements else self.flow.unbounded(request.limits)
+        return self.stored if self.to_elements else self.flow.of_unknown_size(request.limits)
 
     def decode(self, data: Buffer) -> Any:
         decoded = self._run(self.codec.decode, self._wrapped(data, self.stored, self.to_elements))

@@ -81,8 +81,8 @@ def _stream(
     make_decompressor
         Function that creates a decompressor.
     magic
-        Signature at the start of every member of a file. None if a file in this format has only
-        one member.
+        Signature at the start of each compressed stream, if a chunk can consist of several streams
+        (as in gzip). None if only the first stream is decoded.
     max_piece
         Maximum number of bytes that one call decompresses. It may be passed only for decompressors
         that have an `unconsumed_tail` attribute.
@@ -101,7 +101,7 @@ def _stream(
                 total += len(piece)
                 at += len(window) - len(getattr(stream, "unconsumed_tail", b""))
                 if total > flow.bound:
-                    flow.check_size(total, cut=True)
+                    flow.check_size(total, truncated=True)
                 yield piece
             if not stream.eof:
                 problem = (
@@ -257,7 +257,7 @@ def _pcodec(flow: Flow, codec: Any) -> Step:
             progress = decompress_into(bytes(data), target.view(f"i{flow.dtype.itemsize}"))
         flow.check_count(progress.n_processed)
         if not progress.finished:
-            flow.check_size(flow.bound + 1, cut=True)
+            flow.check_size(flow.bound + 1, truncated=True)
 
     def encode(data: Buffer) -> Buffer:
         return codec.encode(flow.elements(data))

@@ -84,7 +84,7 @@ class Flow:
         grown = self.bound if self.size is None else self.size + self.size // 32 + (1 << 16)
         return self.stream(None, grown)
 
-    def unbounded(self, limits: Limits, growth: int = 1) -> Flow:
+    def of_unknown_size(self, limits: Limits, growth: int = 1) -> Flow:
         """Return a `Flow` for codec output whose size is not known in advance.
 
         The output may be as large as the caller's limit divided by `growth`, or 64 KiB if that is
@@ -102,10 +102,10 @@ class Flow:
         elements = data if self.dtype.hasobject else np.frombuffer(data, self.dtype)
         return elements if self.shape is None else elements.reshape(self.shape)
 
-    def check_size(self, size: int, *, cut: bool = False) -> None:
+    def check_size(self, size: int, *, truncated: bool = False) -> None:
         """Check the size of decoded data against the metadata and the caller's limit.
 
-        `cut` is True if decoding was stopped after `size` bytes even though more data followed.
+        `truncated` is True if decoding was stopped after `size` bytes although more data followed.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class Flow:
             return
         excess = f"the decoded data is longer than {self.bound:,} bytes"
         if self.size is not None:
-            actual = excess if cut else f"the decoded data is {size:,} bytes long"
+            actual = excess if truncated else f"the decoded data is {size:,} bytes long"
             raise ChunkError(f"{actual}; expected {self.size:,} ({self.chunk})", remedy=DAMAGED)
         if self.limited:
             raise LimitError(f"{excess} ({self.chunk})", remedy=RAISE_LIMIT)
@@ -160,9 +160,8 @@ class Step:
         Name of the step for error messages.
     tolerance
         For a lossy filter, a function that returns how much decoded values may differ from the
-        original values. None for a lossless codec. The function is `unlimited_tolerance` if the
-        codec itself raises an error for values that it must not change, so that no other limit is
-        needed.
+        original values. None for a lossless codec. If the filter itself rejects values that it must
+        not change, the function is `unlimited_tolerance`, and round trips are not checked.
     decode_many
         Function that decodes several buffers in one call, which is faster than separate calls. The
         function returns None if the buffers must be decoded one by one, for example because one of
@@ -188,9 +187,10 @@ def unlimited_tolerance(_: NDArray[Any]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StepRequest:
-    """The argument of the functions that build a `Step`: a codec, and a description of its data.
+    """A request to build a `Step` for a codec.
 
-    `flow` describes the data before encoding.
+    `spec` describes the codec, `flow` describes the data before encoding, and `limits` contains the
+    caller's limits.
     """
 
     spec: CodecSpec
@@ -419,7 +419,7 @@ class ChunkCodec:
             )
 
     def check_stored_size(self, size: int) -> None:
-        """Raise ChunkError if a stored chunk cannot be `size` bytes long."""
+        """Raise ChunkError if `size` is not a valid size for a stored chunk, in bytes."""
         expected = self.encoded.size
         if expected is not None and size != expected:
             problem = (

@@ -331,5 +331,5 @@ def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
 
     The size of its encoded data is unknown.
     """
-    encoded = request.flow.unbounded(request.limits)
+    encoded = request.flow.of_unknown_size(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

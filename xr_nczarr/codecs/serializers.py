@@ -35,8 +35,8 @@ _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 def build_bytes(request: StepRequest) -> Step | None:
     """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
 
-    In memory, arrays of NumPy's own dtypes always have the stored byte order, but arrays of other
-    packages' dtypes have native byte order. If they did not, NumPy (with ml_dtypes 0.6) would fill
+    In memory, arrays of NumPy's own dtypes always have the stored byte order. Arrays of other
+    packages' dtypes have native byte order, because NumPy (with ml_dtypes 0.6) would otherwise fill
     them with wrong values.
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
@@ -136,7 +136,7 @@ def build_text(request: StepRequest) -> Step:
     else:
         parse = partial(importlib.import_module("msgpack").unpackb, raw=codec.raw)
 
-    encoded = flow.unbounded(limits, growth)
+    encoded = flow.of_unknown_size(limits, growth)
 
     def decode(data: Buffer) -> Any:
         encoded.check_size(len(data))
@@ -185,7 +185,7 @@ def build_pickle(request: StepRequest) -> Step:
     """Build the `Step` for pickled objects. The caller must have allowed the ``pickle`` codec."""
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
-    return wrap(codec, request.flow, request.flow.unbounded(request.limits))
+    return wrap(codec, request.flow, request.flow.of_unknown_size(request.limits))
 
 
 def build_categorize(request: StepRequest) -> Step:
