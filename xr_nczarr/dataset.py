@@ -223,8 +223,8 @@ def open_netcdf(
     )
     store, hierarchy = _read_hierarchy(resolved, search, options.access, documents)
     masks, zero_masks = options.use_zarr_fill_value_as_mask, store.zero_fill_is_missing
-    if hierarchy.before:
-        store = RolledBackStore(store, hierarchy.before)
+    if hierarchy.previous_objects:
+        store = RolledBackStore(store, hierarchy.previous_objects)
     root = interpret(
         hierarchy,
         use_zarr_fill_value_as_mask=masks,

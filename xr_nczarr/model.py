@@ -336,7 +336,7 @@ class ArrayNode:
         """Whether the items are bytes of variable length. Other items of dtype object are text."""
         return any(spec.name == "vlen-bytes" for spec in self.codecs)
 
-    def placed(self, path: str, **changes: Any) -> ArrayNode:
+    def at_path(self, path: str, **changes: Any) -> ArrayNode:
         """Return a copy of this array at another path.
 
         The path of this array must be ``"/"``, because `path` is prepended to the chunk keys.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from xr_nczarr.errors import MetadataError
-from xr_nczarr.formats.documents import content_of
+from xr_nczarr.formats.documents import cache_key_of
 from xr_nczarr.hierarchy import HierarchyOptions, open_hierarchy
 from xr_nczarr.model import ArrayNode, BrokenNode, ChunkKeys, CodecSpec, ShardSpec
 from xr_nczarr.storage.memory import MemoryStore
@@ -146,7 +146,7 @@ def test_moving_array_to_another_path_changes_only_fields_derived_from_path():
         dimension_names=("x",),
         members={"a": {}},
     )
-    placed = array.placed("/g/v")
+    placed = array.at_path("/g/v")
     assert placed.chunk_keys == ChunkKeys("g/v/c/", "/", "g/v/c")
     own = {"path", "chunk_keys", "attributes", "sidecars"}
     for field in dataclasses.fields(ArrayNode):
@@ -160,4 +160,4 @@ def test_deeply_nested_value_raises_metadata_error():
     for _ in range(3000):
         value = [value]
     with pytest.raises(MetadataError, match="too deep"):
-        content_of(value)
+        cache_key_of(value)

@@ -87,7 +87,10 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable object. If two documents have equal `content`, their values are equal."""
+        """The stored text, or another hashable object if this is a member of another document.
+
+        If two documents have equal `content`, their values are equal.
+        """
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
@@ -140,7 +143,7 @@ class _Member(Document):
 
     @property
     def content(self) -> Hashable:
-        return content_of(self.value)
+        return cache_key_of(self.value)
 
     @cached_property
     def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
@@ -201,12 +204,12 @@ def render_float(number: float) -> float | str:
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
-def content_of(value: Json) -> Hashable:
-    """Return a hashable object that represents a JSON value.
+def cache_key_of(value: Json) -> Hashable:
+    """Return a hashable cache key for a JSON value.
 
-    If two results are equal, the values are equal and have the same types at every level. The
-    converse does not hold: the results differ if, for example, equal objects list their members in
-    a different order. `render_json` has the same properties, but takes ten times as long.
+    If two keys are equal, the values are equal and have the same types at every level. The converse
+    does not hold: the keys differ if, for example, equal objects list their members in a different
+    order. `render_json` has the same properties, but takes ten times as long.
 
     Raises
     ------
@@ -242,7 +245,7 @@ def read_list(value: Json, place: str | None) -> list[Json]:
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
     """Return `value` if it is a string, or raise a MetadataError that names `place`.
 
-    Unless `choices` is empty, the string must be one of its items. `place` is the location of
+    If `choices` is not empty, the string must be one of them. `place` is the location of
     `value` in its document, and None means the whole document.
     """
     if not isinstance(value, str) or (choices and value not in choices):

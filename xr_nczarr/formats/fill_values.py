@@ -65,17 +65,17 @@ def parse_v2_fill_value(
         value = [value, 0]
     if isinstance(value, str) and (kind == "S" or (kind == "O" and binary)):
         value = value if not character and BASE64.fullmatch(value) else value.encode()
-    return parse_fill_value(value, dtype, text=not binary, raw=dtype)
+    return parse_fill_value(value, dtype, text=not binary, bytes_dtype=dtype)
 
 
 def parse_fill_value(
-    value: Json | bytes, dtype: DType, *, text: bool = True, raw: DType | None = None
+    value: Json | bytes, dtype: DType, *, text: bool = True, bytes_dtype: DType | None = None
 ) -> Any:
     """Parse a fill value into a scalar of `dtype`, or into None if it is null.
 
-    Variable-length items are strings if `text` is True, and bytes otherwise. If the document
-    contains the bytes of the fill value, for example in Base64, `raw` is the dtype of these bytes,
-    including their byte order. By default, the bytes are little-endian, as v3 prescribes,
+    Variable-length items are strings if `text` is True, and bytes otherwise. The document can
+    contain the bytes of the fill value, for example in Base64. `bytes_dtype` is the dtype of these
+    bytes, including their byte order. By default, they are little-endian, as v3 prescribes,
     regardless of the byte order that the codecs use.
     """
     if value is None:
@@ -90,7 +90,7 @@ def parse_fill_value(
     if dtype.names is not None and isinstance(value, dict):
         return _parse_fields(value, dtype)
     if dtype.kind in "SV" and not is_float(dtype):
-        return _parse_fixed(value, dtype, raw or dtype.newbyteorder("<"))
+        return _parse_fixed(value, dtype, bytes_dtype or dtype.newbyteorder("<"))
     if dtype.kind != "c":
         return _parse_number(value, dtype)
     if len(read_list(value, _PLACE)) != 2:
@@ -112,13 +112,13 @@ def _parse_fields(value: dict[str, Json], dtype: DType) -> Any:
     return filled[()]
 
 
-def _parse_fixed(value: Json | bytes, dtype: DType, raw: DType) -> Any:
+def _parse_fixed(value: Json | bytes, dtype: DType, bytes_dtype: DType) -> Any:
     stored = _parse_bits(value, dtype.itemsize) or _parse_bytes(value)
     # netCDF-C writes "" for every raw type.
     short = len(stored) < dtype.itemsize and dtype.kind == "V" and stored
     if short or len(stored) > dtype.itemsize:
         raise unexpected(value, f"{dtype.itemsize} bytes", _PLACE)
-    filled = np.frombuffer(stored.ljust(dtype.itemsize, b"\0"), raw)
+    filled = np.frombuffer(stored.ljust(dtype.itemsize, b"\0"), bytes_dtype)
     if not _is_unicode(filled):
         raise unexpected(value, "valid Unicode text", _PLACE)
     return filled.astype(dtype)[0]

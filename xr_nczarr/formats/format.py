@@ -62,8 +62,9 @@ class Parsing:
 class Change(NamedTuple):
     """A new value for one member of a node's metadata.
 
-    `holder` names the node's field that contains the member: ``"attributes"``, ``"members"`` or
-    ``"sidecars"``. `member` is the sequence of nested names that leads from the field to the value.
+    `holder` is the attribute of the node object that contains the member: ``"attributes"``,
+    ``"members"`` or ``"sidecars"``. `member` is the sequence of nested names that leads from there
+    to the value.
     """
 
     node: Node
@@ -321,11 +322,10 @@ class Hierarchy:
         The Zarr version of the documents, in the variant that the store uses.
     consolidated
         Whether the nodes were read from consolidated metadata.
-    before
-        The previous content of all objects that an unfinished write of chunks replaces, including
-        metadata documents. The mapping is from keys to bytes, or to None for an object that did not
-        exist. It is empty if there is no such write, or if the previous content must not be
-        restored.
+    previous_objects
+        Objects to restore if a write that replaces chunks was not finished, including metadata
+        documents. The mapping is from keys to the previous bytes, or to None for an object that did
+        not exist. It is empty if there is no such write, or if the objects must not be restored.
     documents
         Mapping from keys to the bytes of metadata documents, or to None for a document that does
         not exist. It is empty unless the store was opened for writing.
@@ -334,7 +334,7 @@ class Hierarchy:
     nodes: Mapping[str, Node]
     zarr: Format
     consolidated: bool = False
-    before: Mapping[str, bytes | None] = field(default_factory=dict)
+    previous_objects: Mapping[str, bytes | None] = field(default_factory=dict)
     documents: Mapping[str, bytes | bytearray | memoryview | None] = field(
         default_factory=dict, repr=False
     )

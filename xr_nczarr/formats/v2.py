@@ -69,8 +69,8 @@ class V2(Format):
         node's `sidecars`.
         """
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
-        content = parsing.document.content
-        array = parsing.parsed.get(content) if parsing.kind == "array" else None
+        cache_key = parsing.document.content
+        array = parsing.parsed.get(cache_key) if parsing.kind == "array" else None
         members = {} if array is not None else read_members(parsing.document, zarr_format=2)
         if array is not None:
             fields["shape"] = array.shape
@@ -85,8 +85,8 @@ class V2(Format):
         if array is None:
             shape, extra = fields["shape"], without(members, _MEMBERS)
             array = parse_array("/", members, shape=shape, members=extra)
-            parsing.parsed[content] = array
-        return array.placed(path, **fields)
+            parsing.parsed[cache_key] = array
+        return array.at_path(path, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
         array_key, group_key, attributes_key = self.node_keys(node.path)

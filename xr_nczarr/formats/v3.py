@@ -12,8 +12,8 @@ from xr_nczarr.errors import UnsupportedError, quote, unexpected
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.documents import (
     Document,
+    cache_key_of,
     check_consolidated_key,
-    content_of,
     read_chunk_shape,
     read_integer,
     read_lengths,
@@ -30,7 +30,7 @@ from xr_nczarr.formats.format import Format, Parsing
 from xr_nczarr.formats.v3_codecs import complete_chain, parse_chain, render_chain
 from xr_nczarr.formats.v3_data_types import (
     parse_data_type,
-    read_named,
+    read_definition,
     render_data_type,
     unsupported,
 )
@@ -82,14 +82,14 @@ class V3(Format):
         kind = read_text(required(members, "node_type"), "node_type", ("array", "group"))
         if kind == "group":
             return GroupNode(path=path, members=_extra_members(members, _GROUP_MEMBERS), **fields)
-        content = content_of({**members, "attributes": None})
-        array = parsing.parsed.get(content)
+        cache_key = cache_key_of({**members, "attributes": None})
+        array = parsing.parsed.get(cache_key)
         if array is None:
             shape = fields["shape"] = read_lengths(required(members, "shape"), "shape")
             names = members.get("dimension_names")
             fields["dimension_names"] = _parse_dimension_names(names, len(shape))
-            array = parsing.parsed[content] = _parse_array(members, shape)
-        return array.placed(path, **fields)
+            array = parsing.parsed[cache_key] = _parse_array(members, shape)
+        return array.at_path(path, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
         if isinstance(node, ArrayNode):
@@ -164,12 +164,11 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
     """Parse an array without its attributes, as if it were at the root of a store.
 
-    The result serves as a template for all arrays with equal metadata: `ArrayNode.placed` copies it
-    for each of them.
+    The result is cached. `ArrayNode.at_path` copies it for each array with equal metadata.
     """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
-        name, _ = read_named(item, "storage_transformers")
+        name, _ = read_definition(item, "storage_transformers")
         raise unsupported("storage transformer", name, "storage_transformers")
     dtype, type_name = parse_data_type(required(members, "data_type"))
     cells, runs = _parse_grid(required(members, "chunk_grid"), shape)
@@ -202,12 +201,12 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
     """Parse a chunk grid, and return the shape of its largest chunk and its runs of chunks.
 
-    In a sharded array, the chunks of the grid are the shards. A run is a (length, count) pair that
-    stands for consecutive chunks of equal length along a dimension. A rectilinear grid has a tuple
+    In a sharded array, the chunks of the grid are the shards. A run is a (length, count) pair, and
+    represents consecutive chunks of equal length along a dimension. A rectilinear grid has a tuple
     of runs for each dimension. A regular grid has no runs, because all its chunks have the same
     shape.
     """
-    name, configuration = read_named(value, "chunk_grid")
+    name, configuration = read_definition(value, "chunk_grid")
     place = "chunk_grid.configuration"
     if name == "rectilinear":
         read_text(configuration.get("kind", "inline"), f"{place}.kind", ("inline",))
@@ -244,7 +243,7 @@ def _render_runs(runs: tuple[tuple[int, int], ...]) -> Json:
 
 
 def _parse_chunk_keys(value: Json) -> ChunkKeys:
-    name, configuration = read_named(value, "chunk_key_encoding")
+    name, configuration = read_definition(value, "chunk_key_encoding")
     if name not in V3.chunk_key_encodings:
         raise unsupported("chunk key encoding", name, "chunk_key_encoding")
     separator = configuration.get("separator", "/" if name == "default" else ".")

@@ -24,7 +24,7 @@ from xr_nczarr.formats.v3_data_types import (
     DType,
     check_members,
     parse_data_type,
-    read_named,
+    read_definition,
     unsupported,
 )
 from xr_nczarr.model import ArrayNode, CodecSpec, Json, ShardSpec
@@ -177,7 +177,7 @@ def encoded_type(spec: CodecSpec, dtype: DType) -> DType:
 
 
 def _parse_named(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
-    name, configuration = read_named(item, place)
+    name, configuration = read_definition(item, place)
     if name == "packbits":
         # The codec in the v3 registry differs from the numcodecs codec of the same name.
         raise unsupported("codec", name, place)
@@ -239,9 +239,13 @@ def move_byte_order(
 ) -> tuple[DType, tuple[CodecSpec, ...]]:
     """Move the byte order from the ``bytes`` codec to the dtype of the array.
 
-    Return the array's dtype and the codecs. Both are unchanged if there is no ``bytes`` codec. They
-    are also unchanged if the dtype is not NumPy's own, or if a codec before the ``bytes`` codec
-    converts the data type or is unknown. The ``bytes`` codec then swaps the bytes itself.
+    Return the array's dtype and the codecs. Both are unchanged in these cases:
+
+    - There is no ``bytes`` codec.
+    - The dtype is not NumPy's own.
+    - A codec before the ``bytes`` codec converts the data type, or is unknown.
+
+    In the last two cases, the ``bytes`` codec swaps the bytes itself.
 
     Raises
     ------
@@ -332,14 +336,16 @@ def _is_foreign(spec: CodecSpec) -> bool:
     """Return whether a codec was parsed from a v3 document, but is unknown to this package."""
     if spec.name in _REGISTERED or spec.name in _ARRAY_TO_ARRAY | _ARRAY_TO_BYTES:
         return False
-    return _is_from_v3(spec) and not read_named(spec.document, spec.place)[0].startswith(_NUMCODECS)
+    return _is_from_v3(spec) and not read_definition(spec.document, spec.place)[0].startswith(
+        _NUMCODECS
+    )
 
 
 def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
     """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
     `kinds` maps the name of each codec from another package to ``"array-array"``,
-    ``"array-bytes"`` or ``"bytes-bytes"``. In the result, the `document` of these codecs contains
+    ``"array-bytes"`` or ``"bytes-bytes"``. In the result, `CodecSpec.document` of these codecs is
     their v3 JSON.
     """
     every_kind = _check_order(specs, kinds)
@@ -408,7 +414,7 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
         configuration = {} if endian is None else {"endian": endian}
         if stored and endian is not None:
             implied = "little" if dtype.names else None
-            stored = read_named(document, "codecs")[1].get("endian", implied) == endian
+            stored = read_definition(document, "codecs")[1].get("endian", implied) == endian
     if stored:
         return document
     if name == "cast_value":
@@ -428,7 +434,7 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
 
 
 def _render_numbers(value: Any) -> Json:
-    """Render the parameters of a numeric codec, or a part of them."""
+    """Render the configuration of a numeric codec, or a value nested in it, as JSON."""
     if isinstance(value, Mapping):
         return {name: _render_numbers(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -41,11 +41,12 @@ _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "μs", "ns", "ps", "fs"
 _STRUCTURED = ("structured", "struct")
 
 
-def read_named(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Return the name and configuration of a v3 codec, data type or similar item.
+def read_definition(value: Json, place: str) -> tuple[str, dict[str, Json]]:
+    """Return the name and configuration in a v3 extension definition.
 
-    `value` is the item's JSON: an object with ``name`` and ``configuration`` members, or only the
-    name if the configuration is empty. `place` is the item's location in its document.
+    An extension definition specifies a codec or a data type, for example. `value` is an object with
+    ``name`` and ``configuration`` members, or only the name if the configuration is empty. `place`
+    is its location in the document.
     """
     if isinstance(value, str):
         return value, {}
@@ -65,13 +66,13 @@ def check_members(members: Collection[str], known: Collection[str], place: str |
         raise unsupported("member", extra[0], place)
 
 
-def unsupported(what: str, name: object, place: str | None) -> UnsupportedError:
-    """Build the error for an unsupported item, such as a codec or a member.
+def unsupported(kind: str, name: object, place: str | None) -> UnsupportedError:
+    """Build the error for an unsupported feature, such as a codec or a data type.
 
-    `what` is the kind of item, and `name` is its name. The error is not a MetadataError, because
-    the document may be valid: the item can belong to an extension.
+    `kind` is the kind of feature, and `name` is its name in the document. The error is not a
+    MetadataError, because the document may be valid: the feature can belong to an extension.
     """
-    return UnsupportedError(f"{what} {quote(name)!r} is not supported", place=place)
+    return UnsupportedError(f"{kind} {quote(name)!r} is not supported", place=place)
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
@@ -80,7 +81,7 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
     The notation is the name of the data type, or its JSON text if it has a configuration. The
     data types of the specification, its extension registry and zarr-python are supported.
     """
-    name, configuration = read_named(value, place)
+    name, configuration = read_definition(value, place)
     inner = f"{place}.configuration"
     dtype = np.dtype(object) if name in _VARIABLE else _find_named_type(name, place)
     if dtype is not None:

@@ -220,7 +220,7 @@ class V3Draft(Format):
             dtype=dtype,
             chunk_shape=read_chunk_shape(chunks, "chunk_grid.chunk_shape", shape),
             type_name=type_name,
-            fill_value=parse_fill_value(fill, dtype, text=text, raw=raw),
+            fill_value=parse_fill_value(fill, dtype, text=text, bytes_dtype=raw),
             codecs=codecs,
             chunk_keys=self.chunk_keys(path, separator=separator),
             **fields,

@@ -163,7 +163,7 @@ class _Search:
         self._walk(documents)
         if not zarr.has_groups and not any(isinstance(n, ArrayNode) for n in self.nodes.values()):
             raise self._nothing_found(candidates)
-        return Hierarchy(nodes=self.nodes, zarr=self.zarr, before=self.replaced)
+        return Hierarchy(nodes=self.nodes, zarr=self.zarr, previous_objects=self.replaced)
 
     def _recognize(
         self, candidates: Sequence[Format], *, consolidated: bool
@@ -234,7 +234,7 @@ class _Search:
             nodes=self.nodes,
             zarr=self.zarr,
             consolidated=True,
-            before=self.replaced,
+            previous_objects=self.replaced,
         )
 
     def _check(self, members: dict[str, Document]) -> None:

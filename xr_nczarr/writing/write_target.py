@@ -111,7 +111,7 @@ class WriteTarget:
                     f"append_dim={dim!r} does not match any dimension of the new data"
                 )
             return None
-        if options.mode == "r+" and opened.hierarchy.before:
+        if options.mode == "r+" and opened.hierarchy.previous_objects:
             raise ConflictError(
                 "another write is in progress, or was interrupted while replacing chunks of the "
                 "store",
