@@ -30,7 +30,7 @@ from xr_nczarr.errors import ConflictError, Place, UnsupportedError, quote, unkn
 from xr_nczarr.model import Node, child_path, group_path, parent_path
 from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
-from xr_nczarr.netcdf.attributes import typed, undecoded
+from xr_nczarr.netcdf.attributes import undecoded, with_inferred_types
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import LocalStore, Store, file_fingerprint
 from xr_nczarr.tools.lookup import positions_of
@@ -250,7 +250,8 @@ def open_input(
         opened = open_netcdf(source, options)
         labels = partial(_labeled_dataset, opened, group)
         subset = _subset(group, variables, select, labels)
-        yield _of_store(opened, subset, changes, typed if netcdf_types else undecoded)
+        attributes_of = with_inferred_types if netcdf_types else undecoded
+        yield _of_store(opened, subset, changes, attributes_of)
         return
     path = os.fspath(source)
     storage_options = options.storage_options

@@ -77,7 +77,9 @@ class _Writer:
                 fields[vintage.holder][vintage.superblock] = _superblock(vintage)
         if self.universal and group.path == "/":
             fields["members"][NEWEST.superblock] = _superblock(NEWEST)
-        return GroupNode(path=group.path, **self.with_types(group.attributes, fields, group.path))
+        return GroupNode(
+            path=group.path, **self.with_attributes(group.attributes, fields, group.path)
+        )
 
     def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
         if variable.node is None:
@@ -104,7 +106,7 @@ class _Writer:
         return replace(
             node,
             dimension_names=names if self.zarr.has_dimension_names else None,
-            **self.with_types(
+            **self.with_attributes(
                 variable.attributes, fields, variable.path, (node.dtype, variable.kind)
             ),
         )
@@ -148,16 +150,16 @@ class _Writer:
             node, path=variable.path, dtype=dtype, type_name=type_name, fill_value=fill, **changes
         )
 
-    def with_types(
+    def with_attributes(
         self,
         values: Mapping[str, Any],
         fields: dict[str, dict[str, Json]],
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Merge a node's attributes and their types into its other metadata, and return the result.
+        """Add the user's attributes and their NCZarr types to a node's other metadata.
 
-        The result has the same keys as `fields`.
+        Return the complete metadata as a dict with the same keys as `fields`.
 
         Parameters
         ----------

@@ -1,10 +1,10 @@
 """Find and check annotations: the metadata that NCZarr adds to Zarr.
 
-Different releases of netCDF-C store annotations in different layouts, which are called vintages
-here. `VINTAGES` lists the location and the member names of each annotation in each vintage. An
-annotation is looked up at the locations of all vintages, from the newest to the oldest. Wherever it
-is found, the member names of all vintages are accepted. Sizes, names and array types are checked
-here, but attribute types are not.
+Different releases of netCDF-C store annotations in different layouts. A `Vintage` describes one
+layout: the location of each annotation, and the names of its members. An annotation is looked up at
+the locations of all layouts, from the newest to the oldest. In every location, the member names of
+all layouts are accepted. Sizes, names and array types are checked here, but attribute types are
+not.
 """
 
 from __future__ import annotations
@@ -137,9 +137,10 @@ after 4.9.2 ignore the sidecars of this layout.
 
 
 def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
-    """Map each possible location of an annotation to the newest vintage that uses this location.
+    """Map each possible location of an annotation to the newest layout that uses this location.
 
-    `holder` and `name` are the names of the two `Vintage` fields that define the location.
+    A location consists of the part of a node that contains the annotation, and the annotation's
+    name. `holder` and `name` are the names of the two `Vintage` attributes that contain them.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
@@ -229,9 +230,9 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout that a node's annotations use.
 
-    `vintage` is the layout that corresponds to the location of an annotation. A location can be
-    ambiguous: netCDF-C's newest release and its development branch store annotations at the same
-    location, but attribute types under different names.
+    `vintage` is the newest layout that uses the location of the node's annotations. This location
+    can be ambiguous: netCDF-C's newest release and its development branch use the same location,
+    but store attribute types under different names.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes:
@@ -242,9 +243,9 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 def _stored_values(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[Vintage, Json]]:
-    """Yield the vintage and the value of each annotation stored at one of the `places`.
+    """Yield the layout and the value of each annotation of a node that is stored at `places`.
 
-    The newest vintage comes first.
+    The newest layout comes first.
     """
     for (holder, name), vintage in places.items():
         members = getattr(node, holder)

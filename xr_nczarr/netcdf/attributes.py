@@ -138,12 +138,12 @@ def _inferred(items: list[Json]) -> Any:
     return items if kinds == {str} else None
 
 
-def typed(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Return decoded attributes with the types that netCDF-C would give them.
+def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
+    """Infer the types of decoded attributes as in netCDF-C, if the node has no NCZarr metadata.
 
-    If the node has no NCZarr metadata, the types (except that of `_FillValue`) are inferred as in
-    netCDF-C. Otherwise, the attributes already have these types. `node` is the stored node, or None
-    for a group or variable that is not stored.
+    The type of `_FillValue` is not inferred. `node` is the stored node, or None for a group or
+    variable that is not stored. In the latter case, the attributes are returned unchanged.
+    Attributes of a node with NCZarr metadata are also unchanged, because they have netCDF types.
     """
     if node is None or is_annotated(node):
         return dict(decoded)
@@ -194,8 +194,8 @@ def decode_fill_value(
     is_text
         Whether the variable contains netCDF characters or strings.
     in_base64
-        Whether byte strings other than netCDF text are also decoded from Base64, in which xarray
-        writes them in Zarr versions that require a fill value.
+        Whether to decode byte strings other than netCDF text from Base64. xarray writes Base64 in
+        Zarr versions that require a fill value.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:

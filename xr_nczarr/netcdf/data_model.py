@@ -101,8 +101,8 @@ class Variable:
         """The value of elements in missing chunks, or None if the variable has no array.
 
         If the array declares no fill value, this is zero for numbers, and an empty value (such as
-        an empty string) for all other types. This matches netCDF-C, which reads a missing chunk of
-        such an array as zeros, and zarr-python, which does not store a chunk of zeros in it.
+        an empty string) for all other types. For such an array, netCDF-C also reads missing chunks
+        as zeros, and zarr-python does not store chunks that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
@@ -128,7 +128,7 @@ class Variable:
         """Return the name of each dimension, or its path if the name alone would be ambiguous.
 
         `visible` maps short names to the dimensions that the variables of a group can use. A name
-        is ambiguous if it refers to a different dimension there.
+        is ambiguous if it is mapped to a different dimension.
         """
         named = [(item, visible.get(item.name, item)) for item in self.dimensions]
         return tuple([item.name if item.path == use.path else item.path for item, use in named])

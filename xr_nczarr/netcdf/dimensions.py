@@ -46,8 +46,9 @@ class DimensionScope:
     undefined
         Ordered set of the fully qualified names of dimensions that no group in the hierarchy
         defines. Empty unless `is_part` is True.
-    is_complete
-        Whether all arrays that may define dimensions have done so.
+    is_closed
+        Whether no more dimensions can be added. This is True once all arrays that may define
+        dimensions have been processed.
     """
 
     groups: Mapping[str, Group]
@@ -55,11 +56,11 @@ class DimensionScope:
     dimensions: dict[str, Dimension] = field(default_factory=dict)
     is_part: bool = False
     undefined: dict[str, None] = field(default_factory=dict)
-    is_complete: bool = False
+    is_closed: bool = False
 
     def define(self, group: Group, dimension: Dimension) -> Dimension:
-        """Add a dimension to a group unless the scope is complete, and return the dimension."""
-        if not self.is_complete:
+        """Add a dimension to a group unless the scope is closed, and return the dimension."""
+        if not self.is_closed:
             self.dimensions[dimension.path] = dimension
             group.dimensions[dimension.name] = dimension
         return dimension

@@ -126,7 +126,7 @@ class _Interpreter:
         # Arrays of outer groups come first, because inner groups inherit their dimensions. Dropped
         # arrays come last, because they define no dimensions.
         for array in sorted(arrays, key=lambda node: (self.is_dropped(node), node.path.count("/"))):
-            self.scope.is_complete = self.is_dropped(array)
+            self.scope.is_closed = self.is_dropped(array)
             self.add_variable(array)
         for path, annotation in self.annotations.items():
             if self.is_searched(path):
@@ -217,7 +217,9 @@ class _Interpreter:
                     self.type_fill_value(attributes, array, kind, group)
                     if kind == "string":
                         array = _plain_fill(array, attributes["_FillValue"])
-                elif node.fill_value is not None and self.masks(array, node.dtype, annotation):
+                elif node.fill_value is not None and self.marks_missing_values(
+                    array, node.dtype, annotation
+                ):
                     attributes["_FillValue"] = array.fill_value
             dimensions = self.scope.dimensions_of(node, annotation, group)
         except MetadataError as problem:
@@ -285,7 +287,7 @@ class _Interpreter:
             exact = node.fill_value is EXACT_FILL and value == ROUNDED_FILL
             attributes["_FillValue"] = EXACT_FILL if exact else value
 
-    def masks(
+    def marks_missing_values(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
         """Return whether the fill value of an array without ``_FillValue`` marks missing values.
@@ -350,7 +352,7 @@ def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
 
 
 def _name(node: Node) -> str:
-    """Return the name of an array. An array at the root has its name in its metadata."""
+    """Return the name of an array. For an array at the root, the metadata contains the name."""
     return node_name(node.path) or find_name(node)
 
 

@@ -99,7 +99,7 @@ class Layout:
 
     @property
     def limits_chunks(self) -> bool:
-        """Whether chunks are limited to the length of the dimension, as netCDF-C 4.9.0 requires."""
+        """Whether chunks must not be longer than the dimensions, as netCDF-C 4.9.0 requires."""
         vintage = (
             UNIVERSAL_EXTRA
             if self.dialect == UNIVERSAL_EXTRA.dialect

@@ -24,7 +24,7 @@ from xr_nczarr.dataset import OpenedStore, open_whole
 from xr_nczarr.errors import quote
 from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.attributes import typed
+from xr_nczarr.netcdf.attributes import with_inferred_types
 from xr_nczarr.options import Endian, MissingChunks, OpenOptions
 from xr_nczarr.tools.cdl_special import special_attributes, special_group_attributes
 from xr_nczarr.tools.cdl_times import TimeUnits, time_units
@@ -239,7 +239,7 @@ class Cdl:
         units = time_units(group) if self.times else {}
         for variable in group.variables.values():
             yield from self._declaration(variable, group, indent, units.get(variable.name))
-        attributes = typed(group.attributes, group.node)
+        attributes = with_inferred_types(group.attributes, group.node)
         if self.special and group.path == "/":
             attributes |= special_group_attributes(group)
         if attributes:
@@ -260,7 +260,7 @@ class Cdl:
         kind = type_name(variable.node.dtype, variable.kind)
         stored = f" // stored as {variable.node.dtype}" if variable.kind == "other" else ""
         yield f"{indent}\t{kind} {name}{f'({names})' if names else ''} ;{stored}\n"
-        attributes = typed(variable.attributes, variable.node)
+        attributes = with_inferred_types(variable.attributes, variable.node)
         if variable.kind == "string" and "_FillValue" in attributes:
             attributes["_FillValue"] = [attributes["_FillValue"]]
         if self.special:
