@@ -51,7 +51,7 @@ _PREFIXES_OF_KEYS = ("aws_", "role_", "sso_", "source_profile", "web_identity_to
 _LIFETIME = timedelta(minutes=5)
 
 
-class NoEquivalent(Exception):  # noqa: N818 (control flow: fsspec is used instead)
+class NoEquivalentError(Exception):
     """Raised when a setting has no exact equivalent in obstore."""
 
 
@@ -73,14 +73,14 @@ class StaticCredentials:
         }
 
 
-class FoundCredentials:
+class BotocoreCredentials:
     """A credential provider for obstore that looks up credentials with botocore.
 
     `profile` is the name of an AWS profile, or None for the default profile.
 
     Raises
     ------
-    NoEquivalent
+    NoEquivalentError
         If botocore does not find credentials.
     """
 
@@ -88,10 +88,10 @@ class FoundCredentials:
         self.profile = profile
         self._credentials = _session(profile).get_credentials()
         if self._credentials is None:
-            raise NoEquivalent("requests for which botocore finds no credentials")
+            raise NoEquivalentError("requests for which botocore finds no credentials")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return FoundCredentials, (self.profile,)
+        return BotocoreCredentials, (self.profile,)
 
     def __call__(self) -> dict[str, Any]:
         """Return the current credentials, with an expiration time five minutes from now.
@@ -113,7 +113,7 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises
     ------
-    NoEquivalent
+    NoEquivalentError
         If obstore would behave differently from s3fs.
     """
     nested = options.get("client_kwargs") or {}
@@ -142,13 +142,13 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     credentials = _static_credentials([options.get(name) for name in ("key", "secret", "token")])
     if credentials is None and not is_configured:
         credentials = _static_credentials([os.environ.get(name) for name in _CREDENTIALS])
-    return {"config": config, "credential_provider": credentials or FoundCredentials(profile)}
+    return {"config": config, "credential_provider": credentials or BotocoreCredentials(profile)}
 
 
 def _check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -> None:
     for name, value in options.items():
         if value is not None and name not in known:
-            raise NoEquivalent(f"{kind} {name}")
+            raise NoEquivalentError(f"{kind} {name}")
 
 
 def _is_configured() -> bool:
@@ -167,14 +167,14 @@ def _static_credentials(values: Sequence[str | None]) -> StaticCredentials | Non
 
     Raises
     ------
-    NoEquivalent
+    NoEquivalentError
         If any value is set but the access key or the secret key is missing.
     """
     key, secret, token = values
     if key and secret:
         return StaticCredentials(key, secret, token)
     if any(values):
-        raise NoEquivalent("incomplete credentials")
+        raise NoEquivalentError("incomplete credentials")
     return None
 
 
@@ -186,7 +186,7 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
 
     Raises
     ------
-    NoEquivalent
+    NoEquivalentError
         If the endpoint cannot be reached, or does not report the region.
     """
     request = HttpRequest(f"{endpoint}/{bucket}", method="HEAD")  # noqa: S310 (https)
@@ -196,10 +196,10 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
     except HTTPError as error:  # redirects and denied requests also report the region
         headers = error.headers
     except OSError as error:
-        raise NoEquivalent(f"buckets whose region is unknown ({error})") from error
+        raise NoEquivalentError(f"buckets whose region is unknown ({error})") from error
     region = headers.get("x-amz-bucket-region")
     if not region:
-        raise NoEquivalent("buckets whose region is unknown")
+        raise NoEquivalentError("buckets whose region is unknown")
     return str(region)
 
 
@@ -208,7 +208,7 @@ def _region(profile: str | None) -> str | None:
 
     Raises
     ------
-    NoEquivalent
+    NoEquivalentError
         If the profile cannot be read, or contains settings other than credentials and a region.
     """
     from botocore.exceptions import BotoCoreError
@@ -217,10 +217,10 @@ def _region(profile: str | None) -> str | None:
     try:
         keys = session.get_scoped_config()
     except BotoCoreError as error:
-        raise NoEquivalent(f"the AWS profile ({error})") from error
+        raise NoEquivalentError(f"the AWS profile ({error})") from error
     for key in keys:
         if key not in _KEYS and not key.startswith(_PREFIXES_OF_KEYS):
-            raise NoEquivalent(f"the setting {key} of the AWS profile")
+            raise NoEquivalentError(f"the setting {key} of the AWS profile")
     region: str | None = session.get_config_variable("region")
     return region
 
@@ -230,11 +230,11 @@ def _session(profile: str | None) -> Any:
 
     Raises
     ------
-    NoEquivalent
+    NoEquivalentError
         If botocore, which s3fs depends on, is not installed.
     """
     try:
         from botocore.session import Session
     except ImportError as error:
-        raise NoEquivalent("AWS profiles and roles if botocore is not installed") from error
+        raise NoEquivalentError("AWS profiles and roles if botocore is not installed") from error
     return Session(profile=profile)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from xr_nczarr.errors import ConflictError, UnsupportedError
-from xr_nczarr.storage.aws import NoEquivalent, bucket_region, s3_arguments
+from xr_nczarr.storage.aws import NoEquivalentError, bucket_region, s3_arguments
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.obstore_client import ObstoreClient, process
 from xr_nczarr.storage.remote import Connection, RemoteClient, Rules
@@ -48,13 +48,13 @@ _KINDS = {
 class _Arguments(NamedTuple):
     """The arguments that `_ObstoreConnection` needs to create an obstore store and its client.
 
-    `kind` is the name of a class in ``obstore.store``, which is called with `place` and `keywords`.
-    `place` is the name of a bucket or container, or the URL of a folder on a web server. `path` is
-    a folder in the bucket or container, and is empty for a web server.
+    `class_name` is the name of a class in ``obstore.store``, which is called with `bucket_or_url`
+    and `keywords`. `bucket_or_url` is the name of a bucket or container, or the URL of a folder on
+    a web server. `path` is a folder in the bucket or container, and is empty for a web server.
     """
 
-    kind: str
-    place: str
+    class_name: str
+    bucket_or_url: str
     path: str
     keywords: dict[str, Any]
 
@@ -63,14 +63,14 @@ class _Arguments(NamedTuple):
 
         Stores are shared because creating one takes about 14 ms of CPU time.
         """
-        kind, place, _, keywords = self
+        class_name, bucket_or_url, _, keywords = self
 
         def create(keys: list[Hashable]) -> list[Any]:
             from obstore import store as stores
 
-            return [getattr(stores, kind)(place, **keywords) for _ in keys]
+            return [getattr(stores, class_name)(bucket_or_url, **keywords) for _ in keys]
 
-        key = kind, place, _hashable(keywords)
+        key = class_name, bucket_or_url, _hashable(keywords)
         return _stores.load([key], create)[key]
 
 
@@ -94,8 +94,8 @@ def connection(
     ----------
     options
         Storage options for s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The ``client`` option
-        selects the library: ``"fsspec"`` or ``"obstore"``. For a chained URL, it may also be nested
-        among the options for the protocol of the last URL.
+        selects the library: ``"fsspec"`` or ``"obstore"``. For a chained URL, it can also be passed
+        in the nested options for the last URL, as in ``{"s3": {"client": "fsspec"}}``.
     trust
         Rules for redirects by web servers, or None for no restrictions.
 
@@ -125,9 +125,9 @@ def connection(
 class _ObstoreConnection(Connection):
     """A connection that uses obstore if possible and fsspec otherwise.
 
-    In a forked process, fsspec is used because obstore would hang. If `arguments` is None, as after
-    unpickling, `client` chooses the library in the process that calls it. Unpickling itself must
-    not raise an error, because that would stop a dask worker and make the computation hang.
+    In a forked process, fsspec is used because obstore would hang. `arguments` are not pickled. If
+    they are None, the first call of `client` chooses the library. Unpickling itself must not raise
+    an error, because that would stop a dask worker and make the computation hang.
     """
 
     def __init__(
@@ -169,11 +169,11 @@ class _ObstoreConnection(Connection):
         arguments = self._arguments or _obstore_arguments(self.url, self.options, self.rules.retry)
         if arguments is None:
             return self._by_fsspec()
-        kind, place, path, keywords = arguments
-        if kind == "S3Store" and "region" not in keywords["config"]:
+        class_name, bucket, path, keywords = arguments
+        if class_name == "S3Store" and "region" not in keywords["config"]:
             try:
-                region = bucket_region(place)
-            except NoEquivalent as reason:
+                region = bucket_region(bucket)
+            except NoEquivalentError as reason:
                 _log.debug(_BY_FSSPEC, self.name, reason)
                 return self._by_fsspec()
             config = {**keywords["config"], "region": region}
@@ -216,7 +216,7 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
             )
             return None
         if client is None and is_web(url):
-            raise NoEquivalent("fsspec's checks of responses from web servers")
+            raise NoEquivalentError("fsspec's checks of responses from web servers")
         if find_spec("obstore") is None:
             if client == "obstore":
                 raise UnsupportedError(
@@ -227,7 +227,7 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
             _log.debug("%s: accessed with fsspec, because obstore is not installed", mask(url))
             return None
         return _translated(url, options, retry)
-    except NoEquivalent as reason:
+    except NoEquivalentError as reason:
         problem = f"obstore does not support {reason}"
         if client == "obstore":
             remedy = 'Leave out the storage option "client", or pass "fsspec"'
@@ -241,14 +241,14 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
 
     Raises
     ------
-    NoEquivalent
+    NoEquivalentError
         If obstore would behave differently from fsspec.
     """
     scheme, _, rest = url.partition("://")
     bucket, _, path = rest.partition("/")
     kind = _KINDS.get(canonical(scheme))
     if "::" in url or "@" in bucket or kind is None:
-        raise NoEquivalent("this kind of URL")
+        raise NoEquivalentError("this kind of URL")
     merged = {**_configured(scheme), **options}
     merged = {k: v for k, v in merged.items() if k not in ("client", "asynchronous", "loop")}
     network: dict[str, Any] = {
@@ -262,14 +262,14 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     }
     if kind == "HTTPStore":
         if urlsplit(url).query:
-            raise NoEquivalent("queries in URLs")
+            raise NoEquivalentError("queries in URLs")
         network["default_headers"] = _web_headers(merged)
         bucket, path, server = url.rstrip("/"), "", url
     else:
         if ":" in bucket:  # an access point, or a server with a port
-            raise NoEquivalent("this kind of URL")
+            raise NoEquivalentError("this kind of URL")
         if path and not all(map(_is_plain, path.rstrip("/").split("/"))):
-            raise NoEquivalent("this kind of path")
+            raise NoEquivalentError("this kind of path")
         arguments |= _ARGUMENTS[kind](merged)
         server = arguments["config"].get("endpoint", "")
     network["allow_http"] = server.startswith("http://")
@@ -294,14 +294,14 @@ def _is_plain(part: str) -> bool:
 def _gcs_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_environment(name for name in os.environ if name.startswith(("GOOGLE_", "STORAGE_")))
     if options.get("token") != "anon":
-        raise NoEquivalent("Google Cloud credentials")
+        raise NoEquivalentError("Google Cloud credentials")
     return {"config": _renamed({**options, "token": True}, {"token": "skip_signature"})}
 
 
 def _azure_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_environment(name for name in os.environ if name.startswith("AZURE_"))
     if "account_name" not in options or options.keys().isdisjoint(_AZURE_CREDENTIALS):
-        raise NoEquivalent("Azure default credentials")
+        raise NoEquivalentError("Azure default credentials")
     return {"config": _renamed(options, _AZURE)}
 
 
@@ -312,7 +312,7 @@ def _web_headers(options: Mapping[str, Any]) -> dict[str, str]:
     headers = {**(options.get("headers") or {}), **(nested.get("headers") or {})}
     for name in headers:
         if name.lower() not in _GUARDED_HEADERS:
-            raise NoEquivalent(f"the header {name}")
+            raise NoEquivalentError(f"the header {name}")
     return headers
 
 
@@ -328,16 +328,16 @@ def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
 
     Raises
     ------
-    NoEquivalent
+    NoEquivalentError
         If an option is not in `names`.
     """
     for name in options:
         if name not in names:
-            raise NoEquivalent(f"the storage option {name}")
+            raise NoEquivalentError(f"the storage option {name}")
     return {names[name]: value for name, value in options.items() if value is not None}
 
 
 def _check_environment(names: Iterable[str]) -> None:
     for name in names:
         if os.environ.get(name):
-            raise NoEquivalent(f"the environment variable {name}")
+            raise NoEquivalentError(f"the environment variable {name}")
