@@ -1,4 +1,4 @@
-"""Stores that wrap another store to cache or prefetch objects, or to show an earlier state."""
+"""Stores that wrap another store to cache or prefetch objects, or to hide an interrupted write."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _BATCH_OBJECTS = 256
 class _WrapperStore(Store):
     """A read-only wrapper that changes how the objects of `source` are read.
 
-    A subclass implements `_respond`, which yields the object at each of the given keys. The
-    parameter `request` of `_respond` is a function that fetches objects from the source.
+    `fetch` and `probe` both call `_read`, which a subclass implements.
     """
 
     def __init__(self, source: Store) -> None:
@@ -48,11 +47,15 @@ class _WrapperStore(Store):
         return self.source.max_threads
 
     @abstractmethod
-    def _respond(self, keys: Sequence[str], request: _Fetch) -> Iterator[Any]: ...
+    def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
+        """Yield the object at each key, using `fetch` to fetch objects from the source.
+
+        `fetch` is the `fetch` or `probe` method of the source.
+        """
 
     @abstractmethod
     def _wrap(self, source: Store) -> Store:
-        """Return a wrapper of the same kind around `source`, a variant of `self.source`."""
+        """Return a copy of this store that reads from `source` instead of `self.source`."""
 
     def probing(self) -> Store:
         return self._wrap(self.source.probing())
@@ -61,10 +64,10 @@ class _WrapperStore(Store):
         return self._wrap(self.source.bounded(max_bytes))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        return self._respond(keys, self.source.fetch)
+        return self._read(keys, self.source.fetch)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        return self._respond(keys, self.source.probe)
+        return self._read(keys, self.source.probe)
 
     def list_names(self, prefix: str) -> Listing:
         return self.source.list_names(prefix)
@@ -119,10 +122,10 @@ class CachingStore(_WrapperStore):
     def _wrap(self, source: Store) -> CachingStore:
         return CachingStore(source, self.url, self._cache.root)
 
-    def _respond(self, keys: Sequence[str], request: _Fetch) -> Iterator[Any]:
+    def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
         for first in range(0, len(keys), _BATCH_OBJECTS):
             batch = keys[first : first + _BATCH_OBJECTS]
-            responses = self._fill(batch, request)
+            responses = self._fill(batch, fetch)
             cached = self._cache.fetch([self._file_of(key) for key in batch])
             for key, data in zip(batch, cached, strict=True):
                 if data is None and key not in responses:
@@ -167,17 +170,17 @@ class CachingStore(_WrapperStore):
             key=key,
         )
 
-    def _fill(self, keys: Iterable[str], request: _Fetch) -> dict[str, Any]:
-        """Add the objects at `keys` to the cache, unless they are already cached.
+    def _fill(self, keys: Iterable[str], fetch: _Fetch) -> dict[str, Any]:
+        """Add the objects at `keys` to the cache, using `fetch` for those not yet cached.
 
-        Web pages, AccessDeniedErrors and None (for a missing object) are not cached. Return a dict
-        mapping object keys to these responses.
+        Return a dict of the responses that cannot be cached, by key: None for a missing object, an
+        AccessDeniedError or a web page.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
         ]
         responses = {}
-        for key, response in zip(missing, request(missing), strict=True):
+        for key, response in zip(missing, fetch(missing), strict=True):
             if response is None or isinstance(response, AccessDeniedError) or page_in(response):
                 responses[key] = response
             else:
@@ -200,31 +203,31 @@ def cache_error(store: str) -> UnsupportedError:
 
 
 class _OverlayStore(_WrapperStore):
-    """A store that knows some objects and reads all others from `source`."""
+    """A store that provides some objects itself and reads all others from `source`."""
 
     @abstractmethod
-    def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return a mapping of `keys` to bytes, containing only the known objects.
+    def _provided(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
+        """Return the objects that this store provides itself, by key.
 
-        The value of a missing object is None.
+        All other `keys` are read from `source`. If an object does not exist, its value is None.
         """
 
-    def _respond(self, keys: Sequence[str], request: _Fetch) -> Iterator[Any]:
-        known = self._known(keys)
-        others = request([key for key in keys if key not in known])
+    def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
+        provided = self._provided(keys)
+        others = fetch([key for key in keys if key not in provided])
         for key in keys:
-            yield known[key] if key in known else next(others)
+            yield provided[key] if key in provided else next(others)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        Ranges of known objects are sliced from those objects.
+        If this store provides an object itself, ranges are sliced from the whole object.
         """
-        known = self._known([item.key for item in ranges])
-        others = self.source.fetch_ranges([item for item in ranges if item.key not in known])
+        provided = self._provided([item.key for item in ranges])
+        others = self.source.fetch_ranges([item for item in ranges if item.key not in provided])
         for item in ranges:
-            if item.key in known:
-                yield from cut_ranges([item], [known[item.key]], self.name)
+            if item.key in provided:
+                yield from cut_ranges([item], [provided[item.key]], self.name)
             else:
                 yield next(others)
 
@@ -249,7 +252,7 @@ class PrefetchingStore(_OverlayStore):
     def _wrap(self, source: Store) -> PrefetchingStore:
         return PrefetchingStore(source, self.group)
 
-    def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
+    def _provided(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
         return self.group.fetch(keys)
 
 
@@ -299,9 +302,9 @@ class MemoizingStore(_WrapperStore):
     def _wrap(self, source: Store) -> MemoizingStore:
         return MemoizingStore(source, self.objects)
 
-    def _respond(self, keys: Sequence[str], request: _Fetch) -> Iterator[Any]:
+    def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
         missing = [key for key in dict.fromkeys(keys) if key not in self.objects]
-        responses = dict(zip(missing, request(missing), strict=True)) if missing else {}
+        responses = dict(zip(missing, fetch(missing), strict=True)) if missing else {}
         for key, response in responses.items():
             if not (isinstance(response, AccessDeniedError) or (response and page_in(response))):
                 self.objects[key] = response
@@ -328,7 +331,7 @@ class RolledBackStore(_OverlayStore):
     def list_names(self, prefix: str) -> Listing:
         """Return the names under a prefix, as they were before the write.
 
-        Prefixes that contain only objects that did not exist before are omitted.
+        A prefix is omitted if the write created all objects under it.
         """
         objects, prefixes = self.source.list_names(prefix)
         added = {key for key, data in self.before.items() if data is None}
@@ -347,7 +350,7 @@ class RolledBackStore(_OverlayStore):
     def _is_added(self, prefix: str, added: Collection[str]) -> bool:
         return any(key.startswith(prefix) for key in added) and not any(self.list_names(prefix))
 
-    def _known(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:  # noqa: ARG002
+    def _provided(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:  # noqa: ARG002
         return self.before
 
 
