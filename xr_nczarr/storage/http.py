@@ -36,12 +36,12 @@ _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 class _Request(NamedTuple):
     """The hosts and the size limit of a request in progress.
 
-    `first` is the host in the original URL, and `now` is the current host, after any redirects.
+    `current_host` differs from `original_host` if the request was redirected to another host.
     `max_bytes` is the maximum size of a whole object.
     """
 
-    first: str | None = None
-    now: str | None = None
+    original_host: str | None = None
+    current_host: str | None = None
     max_bytes: int | None = None
 
 
@@ -67,9 +67,9 @@ class CheckedResponse(aiohttp.ClientResponse):
         StorageError
             If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
-            If the body does not contain the range, or its length contradicts the headers. aiohttp
-            raises the same error for a truncated body, so callers retry the request in all of
-            these cases.
+            If the body does not contain the range, or if the length of the body contradicts the
+            headers. aiohttp itself raises this error for a truncated body. Callers retry the
+            request in all of these cases.
         """
         max_bytes = self._max_bytes
         if max_bytes is not None and self._body is None:
@@ -140,14 +140,15 @@ class CheckedResponse(aiohttp.ClientResponse):
         These numbers come from the ``Content-Range`` header of a partial response. If the header
         does not state the size, the end of the sent range is used as the size.
 
+        Unless a suffix was requested, the sent range may end too early. The caller detects this,
+        because the response is too short.
+
         Raises
         ------
         aiohttp.ClientPayloadError
             If no range was requested, the header is invalid, or the sent range does not contain
-            the first requested byte. For a suffix request, this error is also raised if the header
-            does not state the size, or the sent range does not reach the end of the object. For
-            any other request, a sent range that ends too early is detected later, because the
-            response is then too short.
+            the first requested byte. For a suffix request, also if the header does not state the
+            size, or the sent range does not reach the end of the object.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -316,7 +317,7 @@ class SessionFactory:
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
         """Check a redirect, stripping sensitive headers if it leads to a different server."""
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
-        _request.set(_request.get()._replace(now=target.raw_host))
+        _request.set(_request.get()._replace(current_host=target.raw_host))
         elsewhere = target.authority != sent.url.authority
         try:
             if self.trust is not None:
@@ -351,9 +352,9 @@ class _Resolver(ThreadedResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         addresses = await super().resolve(host, port, family)
-        first, now, _ = _request.get()
-        # A host other than `now` is the caller's proxy, which may have a private address.
-        if host != now or self._trust.may_be_private(host, redirected=first != now):
+        original, current, _ = _request.get()
+        # A host other than `current` is the caller's proxy, which may have a private address.
+        if host != current or self._trust.may_be_private(host, redirected=original != current):
             return addresses
         public = [item for item in addresses if not is_private(item["host"])]
         if not public:
