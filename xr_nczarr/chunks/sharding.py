@@ -289,7 +289,7 @@ class _VersionedReader:
     def fetch_indices(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         names = [(self.store.name, *item) for item in ranges]
         self._kept.update(item.key for item in ranges)
-        indices = _indices.load(names, self._fetch_new, again=self._refresh)
+        indices = _indices.load(names, self._fetch_new, refresh=self._refresh)
         for name, item in zip(names, ranges, strict=True):
             yield self._checked(item, indices[name])
 

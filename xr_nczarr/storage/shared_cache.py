@@ -38,21 +38,22 @@ class SharedCache(Generic[_Key, _Value]):
         keys: Iterable[_Key],
         load: Callable[[list[_Key]], Iterable[_Value]],
         *,
-        again: bool = False,
+        refresh: bool = False,
     ) -> dict[_Key, _Value]:
         """Return a dict mapping `keys` to their values, loading the values that are not cached.
 
-        `load` takes a list of keys and returns their values in the same order. If `again` is true,
-        all values are loaded, even if they are cached.
+        `load` takes a list of keys and returns their values in the same order. If `refresh` is
+        true, all values are loaded, even if they are cached.
         """
         requested = sorted(set(keys))
-        values = {} if again else self._cached(requested)
+        values = {} if refresh else self._cached(requested)
         if len(values) == len(requested):
             return values
         with ExitStack() as loading:
             for key in requested:  # in the same order in every thread, to avoid deadlocks
                 loading.enter_context(self._loading(key))
-            values = {} if again else self._cached(requested)  # another thread may have loaded them
+            # Another thread may have loaded them.
+            values = {} if refresh else self._cached(requested)
             missing = [key for key in requested if key not in values]
             for key, value in zip(missing, load(missing), strict=True):
                 values[key] = value
