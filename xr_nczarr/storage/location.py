@@ -120,12 +120,12 @@ class Location:
             )
 
     def check_confined(self) -> None:
-        """Check that symbolic links cannot escape a local folder undetected.
+        """Check that fsspec will not follow symbolic links out of a local folder.
 
         Raises
         ------
         RefusedError
-            If fsspec reads the folder, as in ``simplecache::`` and ``dir::`` URLs, because it
+            If fsspec reads a local folder, as for ``simplecache::`` and ``dir::`` URLs. fsspec
             follows all symbolic links.
         """
         *links, last = self.url.split("::")

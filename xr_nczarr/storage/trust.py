@@ -33,7 +33,7 @@ class Trust(ABC):
         """Raise RefusedError if a filesystem must not be used for the store at `url`."""
 
     def remedy(self, location: str) -> str:  # noqa: ARG002 (for subclasses)
-        """Return instructions for allowing a location, if that is possible."""
+        """Return advice on how to allow a location, or an empty string if that is impossible."""
         return ""
 
 
@@ -58,9 +58,10 @@ class ConfinedTrust(Trust):
         return host == host_of(self.folder)
 
     def check_filesystem(self, filesystem: Any, url: str) -> None:
-        """Raise RefusedError if the filesystem reads local files, unless the URL names one of them.
+        """Raise RefusedError if the filesystem is or wraps a local filesystem.
 
-        The folder of a zip file has such a URL, but only the zip file itself is read.
+        A local filesystem is accepted if `url` is a path or a ``file:`` URL. It is then the folder
+        of a zip file, and only the zip file is read from it.
         """
         is_local = is_local_filesystem(filesystem) and local_path(url) is None
         if is_local or wraps_local_filesystem(filesystem):
