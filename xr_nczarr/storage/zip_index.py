@@ -86,11 +86,11 @@ class ZipContents:
         self.entries = _read_entries(self, store)
         self.keys = sorted(self.entries)
 
-    def fetch(self, places: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
-        """Yield the bytes of the zip file at each (offset, length) pair."""
-        kept = [self._kept(*place) for place in places]
-        missing = [place for place, data in zip(places, kept, strict=True) if data is None]
-        fetched = self._folder.fetch_ranges([ByteRange(self._key, *place) for place in missing])
+    def fetch(self, spans: Sequence[tuple[int, int]]) -> Iterator[Bytes]:
+        """Yield the bytes of the zip file in each (offset, length) span."""
+        kept = [self._kept(*span) for span in spans]
+        missing = [span for span, data in zip(spans, kept, strict=True) if data is None]
+        fetched = self._folder.fetch_ranges([ByteRange(self._key, *span) for span in missing])
         for data in kept:
             data = next(fetched) if data is None else data
             if data is None:
