@@ -393,7 +393,9 @@ def refuse_links(*_: object) -> None:
 
 def test_zip_file_is_synced_before_rename(tmp_path: Path, synced: list[str]) -> None:
     for sync in ("commit", "none"):
-        with ZipStore.local(str(tmp_path / "x.zip"), sync=sync).in_one_step(empty=True) as new:
+        with ZipStore.local(str(tmp_path / "x.zip"), sync=sync).atomic_replacement(
+            empty=True
+        ) as new:
             new.put([("a", b"1")])
             new.flush()
     assert synced == ["temporary", tmp_path.name]
@@ -547,7 +549,7 @@ def test_error_raised_while_holding_lock_propagates_unchanged(store: LocalStore)
 @pytest.mark.parametrize("name", ["store", "store.zip"])
 def test_errors_refer_to_target_store_instead_of_staged_copy(tmp_path: Path, name: str) -> None:
     store = open_store(tmp_path / name, must_exist=False)
-    with pytest.raises(RefusedError) as info, store.in_one_step(empty=True) as staging:
+    with pytest.raises(RefusedError) as info, store.atomic_replacement(empty=True) as staging:
         staging.put([("a/../b", b"")])
     assert info.value.store == store.name
 
@@ -578,9 +580,9 @@ def test_names_are_equal_if_and_only_if_file_system_treats_them_as_equal(tmp_pat
         # on the file system of this machine
         (tmp_path / first[-9:]).touch()
         same = (tmp_path / second[-9:]).exists()
-        assert system.are_one_name(str(tmp_path), first, second) == same
+        assert system.are_same_name(str(tmp_path), first, second) == same
         (tmp_path / first[-9:]).unlink()
-    assert system.are_one_name(str(tmp_path), "a", "a")
+    assert system.are_same_name(str(tmp_path), "a", "a")
     assert os.listdir(tmp_path) == []
 
 
@@ -588,13 +590,13 @@ def test_names_indistinguishable_on_file_system_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = xr.Dataset({"a": ("x", [1]), "A": ("x", [2])})
-    if not system.are_one_name(str(tmp_path), "a", "A"):
+    if not system.are_same_name(str(tmp_path), "a", "A"):
         to_nczarr(both, tmp_path / "sensitive")
         xr.testing.assert_identical(xr.load_dataset(tmp_path / "sensitive", engine="nczarr"), both)
     to_nczarr(both[["a"]], tmp_path / "store")
     before = sorted(os.walk(tmp_path))
     # as on the usual file systems of macOS
-    monkeypatch.setattr(system, "are_one_name", lambda *_: True)
+    monkeypatch.setattr(system, "are_same_name", lambda *_: True)
     for data, target, mode in (
         (both, tmp_path / "new" / "store", "w-"),
         (both, tmp_path / "new.zip", "w-"),

@@ -25,7 +25,7 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, LocalStore, ZipStore
-from xr_nczarr.storage.keys import one_level
+from xr_nczarr.storage.keys import children_of
 
 
 def write(path: Path, entries: list[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> Path:
@@ -412,11 +412,11 @@ def test_listing_one_level_of_zip_file_does_not_iterate_over_other_levels() -> N
 
     below = [f"a{mark}/{number}" for mark in ("", "-", "/b", "0") for number in range(1000)]
     keys = Counted(sorted([*below, "a", "a.b", "a/.zarray", "b/.zgroup"]))
-    assert one_level(keys, "") == (["a", "a.b"], ["a", "a-", "a0", "b"])
-    assert one_level(keys, "a/b/") == (sorted(map(str, range(1000))), [])
+    assert children_of(keys, "") == (["a", "a.b"], ["a", "a-", "a0", "b"])
+    assert children_of(keys, "a/b/") == (sorted(map(str, range(1000))), [])
     keys.looked_at = 0
-    assert one_level(keys, "b/") == ([".zgroup"], [])
-    one_level(keys, "")
+    assert children_of(keys, "b/") == ([".zgroup"], [])
+    children_of(keys, "")
     assert keys.looked_at < 200
 
 

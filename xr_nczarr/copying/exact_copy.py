@@ -31,7 +31,7 @@ from xr_nczarr.hierarchy import UNFINISHED
 from xr_nczarr.model import Limits
 from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.options import Endian, OpenOptions
-from xr_nczarr.storage import Access, LocalStore, Location, Store, boot
+from xr_nczarr.storage import Access, LocalStore, Location, Store, boot_id
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text
@@ -216,7 +216,7 @@ def copy(
         if file is not None:
             _check_outside_source(LocalStore(file), origin)
             return _copy_to_file(origin, file, overwrite=overwrite, progress=progress)
-        sync = "commit" if boot() else "all"
+        sync = "commit" if boot_id() else "all"
         access = Access(storage_options={"sync": sync, **(target_options or {})})
         resolved = resolve(location, access, must_exist=False)
         resolved.check_writable()
@@ -348,7 +348,7 @@ def _resume_marker(state: str, plan: WritePlan) -> bytes:
     The content is a digest of the source's state, the plan and the machine's boot ID. The boot ID
     is included because chunks that have not been flushed may be lost in a reboot.
     """
-    digest = hashlib.sha256(f"{state}{boot()}".encode())
+    digest = hashlib.sha256(f"{state}{boot_id()}".encode())
     for key, document in plan.documents.items():
         digest.update(key.encode() + b"\0" + document + b"\0")
     return digest.hexdigest().encode()

@@ -20,7 +20,7 @@ from xr_nczarr.references.entries import (
 )
 from xr_nczarr.references.generators import Generator
 from xr_nczarr.references.tables import KeyPattern, ReferenceTable, split_chunk_key
-from xr_nczarr.storage.keys import Listing, one_level
+from xr_nczarr.storage.keys import Listing, children_of
 from xr_nczarr.storage.store import Address
 
 
@@ -111,7 +111,7 @@ class ReferenceSet(PickledByFields):
         Chunks in tables, parquet files and generators are omitted, because there may be very many
         of them, and they are not needed to find groups and arrays.
         """
-        return one_level(self._sorted_keys, prefix)
+        return children_of(self._sorted_keys, prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield each key with its reference, including the keys that generators declare."""

@@ -204,7 +204,7 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:
             raise _another_kind(folder.name)
-        with folder.in_one_step(empty=True) as staging:
+        with folder.atomic_replacement(empty=True) as staging:
             names = []
             for name, data in items:
                 staging.put([(name, data)])

@@ -13,7 +13,13 @@ from xr_nczarr.storage.caching import (
     RolledBackStore,
 )
 from xr_nczarr.storage.fingerprint import file_fingerprint
-from xr_nczarr.storage.keys import WRITER_LOCK, Listing, fold_name, is_desktop_file, name_collisions
+from xr_nczarr.storage.keys import (
+    WRITER_LOCK,
+    Listing,
+    fold_name,
+    is_file_manager_file,
+    name_collisions,
+)
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.location import Location, parse_url
 from xr_nczarr.storage.memory import MemoryStore
@@ -23,7 +29,7 @@ from xr_nczarr.storage.remote import RemoteStore
 from xr_nczarr.storage.retries import Retry, page_error, page_in
 from xr_nczarr.storage.shared_cache import SharedCache
 from xr_nczarr.storage.store import Store
-from xr_nczarr.storage.system import boot
+from xr_nczarr.storage.system import boot_id
 from xr_nczarr.storage.zip import ZipStore
 
 __all__ = [
@@ -46,10 +52,10 @@ __all__ = [
     "Store",
     "Versioned",
     "ZipStore",
-    "boot",
+    "boot_id",
     "file_fingerprint",
     "fold_name",
-    "is_desktop_file",
+    "is_file_manager_file",
     "name_collisions",
     "page_error",
     "page_in",

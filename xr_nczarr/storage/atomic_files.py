@@ -11,22 +11,22 @@ from contextlib import suppress
 
 from xr_nczarr.errors import ExistsError, RefusedError
 from xr_nczarr.storage import system
-from xr_nczarr.storage.keys import is_desktop_file
+from xr_nczarr.storage.keys import is_file_manager_file
 from xr_nczarr.storage.system import Sync, syncs_each
 
 _REMOVAL_WAITS = (0, 0.02, 0.2, 1)  # seconds before each attempt
 
 
-def hidden_path(path: str, ending: str, *, unique: bool = True) -> str:
+def hidden_path(path: str, extension: str, *, unique: bool = True) -> str:
     """Return a path for a temporary file or directory in the same directory as `path`.
 
-    Stores omit such files from their listings. `ending` is the file extension: ``tmp``, ``lock`` or
-    ``staging``. If `unique` is true, each call returns a different path. A long name is truncated
-    so that any file system accepts it.
+    Stores omit such files from their listings. `extension` is ``tmp``, ``lock`` or ``staging``. If
+    `unique` is true, each call returns a different path. A long name is truncated so that any file
+    system accepts it.
     """
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
-    return os.path.join(folder, f".{name[:48]}{token}.{ending}")
+    return os.path.join(folder, f".{name[:48]}{token}.{extension}")
 
 
 def is_hidden(name: str) -> bool:
@@ -59,8 +59,8 @@ def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Syn
         Function that takes a file descriptor and writes the content to it.
     sync
         If ``"all"``, the content is flushed to disk before the file is renamed, and the directory
-        is flushed afterwards. If ``"commit"``, the system starts writing large files to disk
-        immediately, so that the later flush takes less time.
+        is flushed afterwards. If ``"commit"``, the system starts writing a large file to disk, so
+        that `LocalStore.flush` takes less time. See also `syncs_each`.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
@@ -96,7 +96,7 @@ def _make_folders(path: str, *, sync: bool) -> None:
 
 
 def existing_folder(path: str) -> str:
-    """Return `path` if it is an existing directory, otherwise its nearest existing parent."""
+    """Return `path` if it is an existing directory, otherwise its nearest existing ancestor."""
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return path
@@ -116,7 +116,7 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
         files.
     """
     if exclusive or not os.path.lexists(old):
-        for name in desktop_files(old):
+        for name in file_manager_files(old):
             system.unlink(f"{old}/{name}")
         system.rename_onto_empty(new, old)
         return
@@ -134,24 +134,26 @@ def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     remove(discarded)
 
 
-def desktop_files(folder: str) -> list[str]:
-    """Return the names of ``.DS_Store`` and similar files in `folder`; see `is_desktop_file`.
+def file_manager_files(folder: str) -> list[str]:
+    """Return the names of ``.DS_Store`` and similar files in `folder`; see `is_file_manager_file`.
 
     The list is empty if `folder` does not exist.
     """
     if not os.path.isdir(folder):
         return []
     with os.scandir(folder) as entries:
-        return [entry.name for entry in entries if is_desktop_file(entry.name) and entry.is_file()]
+        return [
+            entry.name for entry in entries if is_file_manager_file(entry.name) and entry.is_file()
+        ]
 
 
-def concurrent_creation_error(name: str) -> ExistsError:
-    """Return the error for a store that another writer created at the same time."""
+def concurrent_creation_error(store: str) -> ExistsError:
+    """Return the error for a store that another writer created during the write."""
     return ExistsError(
         "another writer created the store at the same time",
         remedy="Check the new store. To replace it, pass mode='w' to to_nczarr, or "
         "overwrite=True to copy",
-        store=name,
+        store=store,
     )
 
 
@@ -176,18 +178,17 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
             system.sync_directory(folder)
 
 
-def link_or_copy(file: str, name: str, *, sync: bool) -> None:
-    """Create a hard link to `file`, or a copy if the file system does not support hard links.
+def link_or_copy(source: str, target: str, *, sync: bool) -> None:
+    """Hard-link the file `source` to `target`, or copy it if hard links are not supported.
 
-    `name` is the path of the link or copy. If `sync` is true, a copy (but not a link) is flushed to
-    disk.
+    If `sync` is true, a copy (but not a link) is flushed to disk.
     """
     try:
-        os.link(file, name)
+        os.link(source, target)
     except OSError:
-        shutil.copy2(file, name)
+        shutil.copy2(source, target)
         if sync:
-            system.sync_file(name)
+            system.sync_file(target)
 
 
 def remove(path: str) -> None:

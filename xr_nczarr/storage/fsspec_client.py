@@ -22,7 +22,7 @@ from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask, synchronous
 
 _EXISTING_STATUS = (409, 412)  # statuses of a conditional write to an existing object
-_CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
+_VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
 
 class FsspecClient(FsspecReader):
@@ -101,9 +101,9 @@ class FsspecClient(FsspecReader):
             if path.endswith("/"):  # an empty object that S3 consoles create for a folder
                 continue
             key, size = path.strip("/").removeprefix(f"{root}/"), info.get("size")
-            marks = [str(info[name]) for name in _CHANGE_MARKS if info.get(name)]
+            versions = [str(info[name]) for name in _VERSION_KEYS if info.get(name)]
             yield ListedObject(
-                key, None if size is None else int(size), marks[0] if marks else None
+                key, None if size is None else int(size), versions[0] if versions else None
             )
 
     def remove(self, keys: Sequence[str]) -> None:
@@ -159,11 +159,11 @@ class FsspecClient(FsspecReader):
 def _unpickled(
     filesystem: Any, root: str, rebuild: Callable[..., FsspecClient], process: int | None
 ) -> Connection:
-    """Return the client that ``rebuild(filesystem, root)`` creates from its pickled parts.
+    """Return an unpickled client, created by calling ``rebuild(filesystem, root)``.
 
-    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. In
-    any other process, return an `UnreachableConnection`, because the files exist only in the memory
-    of the pickling process. For any other filesystem, `process` is None.
+    `process` is the id of the process that pickled the client, or None if the filesystem is not
+    ``memory://``. The files of a ``memory://`` filesystem exist only in that process. In any other
+    process, return an `UnreachableConnection` instead of a client.
     """
     client = rebuild(filesystem, root)
     return client if process in (None, os.getpid()) else UnreachableConnection(client.name)

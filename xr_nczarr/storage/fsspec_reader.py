@@ -335,7 +335,7 @@ class FsspecReader(RemoteClient):
         page = "" if returns_pages else page_in(response)
         if page:
             self._forget(self.path(key))
-            raise page_error(request.place or "an object", page, store=self.name, key=key)
+            raise page_error(request.description or "an object", page, store=self.name, key=key)
         if not request.is_whole and length < len(response) == self._actual_size(key):
             return response[start:][:length]
         return response
@@ -372,7 +372,7 @@ class FsspecReader(RemoteClient):
         failure = storage_error(error, store=self.name, key=key)
         if is_transient(error):
             failure.remedy = remedy_of(error)
-        failure.place = request.place or failure.place
+        failure.place = request.description or failure.place
         failure.problem = mask(failure.problem) if "://" in failure.problem else failure.problem
         failure.__cause__ = None if self._secret or hasattr(error, "request_info") else error
         return failure

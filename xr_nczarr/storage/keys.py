@@ -13,7 +13,7 @@ from xr_nczarr.errors import RefusedError, quote
 from xr_nczarr.locks import ProcessLock
 
 _AFTER_SLASH = chr(ord("/") + 1)
-_DESKTOP_FILES = frozenset(
+_FILE_MANAGER_FILES = frozenset(
     (".ds_store", ".localized", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", ".directory")
 )
 
@@ -112,31 +112,31 @@ def check_prefix(prefix: str, store: str) -> None:
         check_key(prefix[:-1] if prefix.endswith("/") else "", store)
 
 
-def check_target(target: str, store: str) -> bool:
-    """Return whether `target` is a key rather than a prefix.
+def check_key_or_prefix(key_or_prefix: str, store: str) -> bool:
+    """Check a key or prefix, and return whether it is a key.
 
     A prefix is empty or ends in ``/``. `store` is the name of the store, for the error message.
 
     Raises
     ------
     RefusedError
-        If `target` is neither a plain key nor a prefix.
+        If `key_or_prefix` is neither a plain key nor a prefix.
     """
-    is_key = target != "" and not target.endswith("/")
-    (check_key if is_key else check_prefix)(target, store)
+    is_key = key_or_prefix != "" and not key_or_prefix.endswith("/")
+    (check_key if is_key else check_prefix)(key_or_prefix, store)
     return is_key
 
 
-def is_desktop_file(name: str) -> bool:
+def is_file_manager_file(name: str) -> bool:
     """Return whether file managers (Finder, Explorer, Dolphin) create files with this name."""
-    return name.startswith("._") or name.casefold() in _DESKTOP_FILES
+    return name.startswith("._") or name.casefold() in _FILE_MANAGER_FILES
 
 
-def one_level(keys: Sequence[str], prefix: str) -> Listing:
+def children_of(keys: Sequence[str], prefix: str) -> Listing:
     """Return the sorted names directly under `prefix`, given all `keys` in sorted order.
 
-    Binary search skips the keys under deeper prefixes, so that listing one group of a large store
-    is fast.
+    To make the listing of one group in a large store fast, binary search skips the keys under each
+    returned prefix.
     """
     objects: list[str] = []
     prefixes: list[str] = []

@@ -22,9 +22,9 @@ from xr_nczarr.storage.atomic_files import (
     check_not_hidden,
     concurrent_creation_error,
     copy_tree,
-    desktop_files,
     discard_tree,
     existing_folder,
+    file_manager_files,
     hidden_path,
     is_hidden,
     link_or_copy,
@@ -37,8 +37,8 @@ from xr_nczarr.storage.keys import (
     WRITER_LOCK,
     Listing,
     check_key,
+    check_key_or_prefix,
     check_prefix,
-    check_target,
     name_collisions,
 )
 from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large
@@ -246,7 +246,7 @@ class LocalStore(Store):
 
     def delete(self, prefix: str) -> None:
         """Remove one object, or all objects under a prefix; see `Store.delete`."""
-        is_object = check_target(prefix, self.name)
+        is_object = check_key_or_prefix(prefix, self.name)
         path = self._path(prefix.removesuffix("/")) if prefix else self.root
         missing = suppress(FileNotFoundError, NotADirectoryError)
         with translated_os_errors(self.name, prefix), missing:
@@ -273,9 +273,9 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Exclude other writers of an object, in all threads and processes.
+        """Hold the write lock of an object, excluding all other threads and processes.
 
-        An empty key stands for the writer lock of the whole store.
+        If `key` is empty, hold the writer lock of the whole store.
         """
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
@@ -297,7 +297,7 @@ class LocalStore(Store):
             with translated_os_errors(self.name):
                 if empty or not os.path.isdir(self.root):
                     os.makedirs(root)
-                    for name in desktop_files(self.root):
+                    for name in file_manager_files(self.root):
                         link_or_copy(f"{self.root}/{name}", f"{root}/{name}", sync=sync)
                 else:
                     copy_tree(os.path.realpath(self.root), root, sync=sync)
@@ -372,7 +372,7 @@ class LocalStore(Store):
         folder = existing_folder(self.root)
         for key, _, name, other in name_collisions(new, existing):
             with translated_os_errors(self.name):
-                same = system.are_one_name(folder, name, other)
+                same = system.are_same_name(folder, name, other)
             if same:
                 raise ConflictError(
                     f"{quote(repr(name))} and {quote(repr(other))} are the same name on this file "
@@ -386,11 +386,14 @@ class LocalStore(Store):
     def _path(self, key: str) -> str:
         """Return the path of an object.
 
-        Raise RefusedError if a segment of `key` is not a valid file name on this operating system,
-        or if a symbolic link points outside the store although `follow_symlinks` is false.
+        Raises
+        ------
+        RefusedError
+            If a segment of `key` is not a valid file name on this operating system. If
+            `follow_symlinks` is false, also if a symbolic link points outside the store.
         """
         check_key(key, self.name)
-        reason = system.why_refused(key)
+        reason = system.invalid_name_reason(key)
         if reason is not None:
             raise RefusedError(
                 f"the name is not a valid file name: {reason}",
@@ -411,24 +414,21 @@ class LocalStore(Store):
     def _writer_lock(self) -> str:
         """Return the path of the writer lock.
 
-        The lock file is inside the directory of the store, because the parent directory may not be
-        writable. If the store is renamed, the lock file moves with it. On systems that cannot
-        rename a directory while a file in it is open, the lock file is placed beside the store.
+        Normally, the lock file is in the directory of the store and moves with it, because the
+        parent directory may not be writable. If the system cannot rename a directory while a file
+        in it is open, the lock file is beside the store.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"
         return hidden_path(os.path.realpath(self.root), "lock", unique=False)
 
     def _if_present(self, operation: Callable[[str], _T], key: str) -> _T | None:
-        """Call `operation` with the path of an object, and return the result.
-
-        Return None if the object does not exist.
-        """
+        """Return ``operation(path)`` for the path of an object, or None if it does not exist."""
         path = self._path(key)
         try:
             return operation(path)
         except (FileNotFoundError, NotADirectoryError):
-            self._check_absent(path, key)
+            self._check_missing(path, key)
             return None
         except OSError as error:
             raise storage_error(error, store=self.name, key=key) from error
@@ -469,12 +469,12 @@ class LocalStore(Store):
         if self.must_exist and not os.path.isdir(self.root):
             raise NotFoundError("the directory no longer exists", store=self.name)
 
-    def _check_absent(self, path: str, key: str) -> None:
-        """Raise an error if an object is missing for an unexpected reason.
+    def _check_missing(self, path: str, key: str) -> None:
+        """Raise an error if an object is missing because a link is broken or `root` is missing.
 
         Raise StorageError if a symbolic link in `path` is broken, for example because its target is
-        on an unmounted file system. Raise NotFoundError if the whole store is missing and
-        `must_exist` is true.
+        on an unmounted file system. Raise NotFoundError if `root` is missing and `must_exist` is
+        true.
         """
         while len(path) > len(self.root):
             if os.path.islink(path) and not os.path.exists(path):

@@ -13,11 +13,11 @@ from xr_nczarr.storage.fingerprint import digest
 from xr_nczarr.storage.keys import (
     Listing,
     check_key,
+    check_key_or_prefix,
     check_prefix,
-    check_target,
-    one_level,
+    children_of,
 )
-from xr_nczarr.storage.process_local import NOT_SHARED, within_process
+from xr_nczarr.storage.process_local import NOT_SHARED, reduce_process_local
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, cut_ranges
 from xr_nczarr.storage.store import Store
 
@@ -40,7 +40,7 @@ class MemoryStore(Store):
     def __reduce__(self) -> tuple[Any, ...]:
         # Changes to a copy of a dict would be lost.
         copied = isinstance(self.mapping, dict)
-        return within_process(self, self.token, MemoryStore, self.mapping, self.name, copied)
+        return reduce_process_local(self, self.token, MemoryStore, self.mapping, self.name, copied)
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
@@ -62,7 +62,7 @@ class MemoryStore(Store):
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly under `prefix`."""
         check_prefix(prefix, self.name)
-        return one_level(sorted(key for key in self.mapping if key.startswith(prefix)), prefix)
+        return children_of(sorted(key for key in self.mapping if key.startswith(prefix)), prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the key and the size in bytes of every object under `prefix`."""
@@ -73,14 +73,22 @@ class MemoryStore(Store):
     def delete(self, prefix: str) -> None:
         """Remove one object, or all objects under a prefix; see `Store.delete`."""
         mapping = self._mutable_mapping()
-        if check_target(prefix, self.name):
+        if check_key_or_prefix(prefix, self.name):
             mapping.pop(prefix, None)
             return
         for key in [key for key in mapping if key.startswith(prefix)]:
             del mapping[key]
 
     def check_writable(self) -> None:
-        """Raise an error if the mapping is immutable, or if it is a copy in a worker process."""
+        """Raise an error if the store is read-only.
+
+        Raises
+        ------
+        UnsupportedError
+            If the mapping is immutable.
+        StorageError
+            If the mapping is a copy of a dict in another process.
+        """
         self._mutable_mapping()
 
     @property

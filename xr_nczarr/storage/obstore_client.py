@@ -25,7 +25,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.locks import cached_property, call_after_fork
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.obstore_errors import failure_of, is_missing
-from xr_nczarr.storage.process_local import UnreachableConnection, within_process
+from xr_nczarr.storage.process_local import UnreachableConnection, reduce_process_local
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
 from xr_nczarr.storage.remote import (
     IN_FLIGHT,
@@ -48,8 +48,8 @@ _ABSENT = (404,)  # statuses of an attempt to remove a missing object
 _Result = TypeVar("_Result")
 
 
-class _Process:
-    """A record of whether this process was forked after obstore was imported.
+class _ForkState:
+    """A flag that is set when this process is forked after obstore was imported.
 
     After such a fork, obstore would hang: its threads are not copied, and it does not start new
     ones.
@@ -61,7 +61,7 @@ class _Process:
         self.forked = self.forked or "obstore" in sys.modules
 
 
-process = _Process()
+process = _ForkState()
 call_after_fork(process.after_fork)
 
 
@@ -77,8 +77,8 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class in ``obstore.store``. Any retries of its own are made in addition to
-        those of `rules`.
+        An instance of a class in ``obstore.store``. If it retries requests, these retries are
+        added to those of `rules`.
     path
         Folder in `store`; empty for the whole store.
     rules
@@ -115,7 +115,7 @@ class ObstoreClient(RemoteClient):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.shared:  # obstore cannot pickle such stores
-            return within_process(self, self.token, UnreachableConnection, self.name)
+            return reduce_process_local(self, self.token, UnreachableConnection, self.name)
         return partial(ObstoreClient, name=self.name), (self.store, self.folder, self.rules)
 
     def client(self) -> ObstoreClient:
@@ -230,12 +230,12 @@ class ObstoreClient(RemoteClient):
             return [item for batch in self.store.list(folder or None) for item in batch]
 
         for item in self._do(prefix, listed) or ():
-            path, mark = item["path"], item["e_tag"] or str(item["last_modified"])
+            path, version = item["path"], item["e_tag"] or str(item["last_modified"])
             key = path.removeprefix(f"{self.folder}/" if self.folder else "")
             # S3 consoles create an empty object for a folder. Its key ends in a slash, which
             # obstore omits.
             if path != folder and (item["size"] or self.size(key) is not None):
-                yield ListedObject(key, item["size"], mark)
+                yield ListedObject(key, item["size"], version)
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove the objects at `keys`, ignoring those that do not exist."""
@@ -276,7 +276,7 @@ class ObstoreClient(RemoteClient):
         try:
             if request.is_whole:
                 return self._get(key, expected)
-            with Place(place=request.place):
+            with Place(place=request.description):
                 span = {"suffix": length} if start < 0 else (start, start + length)
                 return self._get(key, expected, span)
         except StorageError as error:

@@ -52,15 +52,15 @@ class Access:
     Attributes
     ----------
     storage_options
-        Options for fsspec. They override the options in the URL. This package adds the options
-        `retry` and `missing_status` (see `Rules`), `sync` (see `LocalStore`) and `client`
-        (``"fsspec"`` or ``"obstore"``).
+        Options for fsspec, which override the options in the URL. The following options are not
+        passed to fsspec: `retry` and `missing_status` (see `Rules`), `sync` (see `LocalStore`) and
+        `client` (``"fsspec"`` or ``"obstore"``).
     limits
         Limits on the size of objects. Reading a larger object raises LimitError before any memory
         is allocated.
     trusted
         Whether the content of the store is trusted. If not, symbolic links must not point outside
-        the directory, and servers must not redirect to other locations.
+        its directory, and servers must not redirect to URLs outside the store.
     """
 
     storage_options: Mapping[str, Any] | None = None
@@ -142,20 +142,20 @@ def open_store(
     if not location.url:
         _check_unused(access.options, location)
         return _open_object(location.target)
-    largest = access.max_object_bytes
+    max_bytes = access.max_object_bytes
     if location.path is not None:
-        local = LocalStore(location.path, access.sync, must_exist, access.trusted, largest)
+        local = LocalStore(location.path, access.sync, must_exist, access.trusted, max_bytes)
         # fsspec is not used for local files, because it overwrites them in place: if a write is
         # killed, a truncated file remains.
         return local if location.folder else _open_local(location, local)
     connect = partial(open_url, access=access, filesystem=location.filesystem)
     if location.filesystem is None:
         options = merge_options(location.storage_options, access.options)
-        return _open_remote(_checked_url(location, access.options), options, connect, largest)
+        return _open_remote(_checked_url(location, access.options), options, connect, max_bytes)
     _check_unused(access.options, location)
     if location.folder:
         return connect(location.url, {})
-    return _open_remote(location.url, {}, connect, largest)
+    return _open_remote(location.url, {}, connect, max_bytes)
 
 
 def open_url(
@@ -337,17 +337,17 @@ def _open_remote(
     url: str,
     options: dict[str, Any],
     connect: Callable[[str, Mapping[str, Any]], Store],
-    largest: int,
+    max_bytes: int,
 ) -> Store:
     """Return the store at an fsspec URL, which may be chained.
 
     `ZipStore` and `CachingStore` are used instead of fsspec's ``zip`` and ``simplecache``.
-    `connect` opens all other URLs. `largest` is the maximum size of an object in bytes.
+    `connect` opens all other URLs. `max_bytes` is the maximum size of an object in bytes.
     """
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
     if chained and link == "simplecache":
-        source = _open_remote(rest, _options_after(rest, options), connect, largest)
+        source = _open_remote(rest, _options_after(rest, options), connect, max_bytes)
         cache_options = _options_of(link, options)
         folder = cache_options.pop("cache_storage", None)
         for name in _CACHE_OPTIONS:
@@ -364,16 +364,16 @@ def _open_remote(
     is_in_archive = chained and "://" in link  # the first URL names a folder
     if not is_zip and (is_in_archive or not name.endswith(".zip")):
         return connect(url, options if chained else _options_of(url.partition("://")[0], options))
-    folder_store = _open_remote(folder + query, options, connect, largest)
-    return ZipStore(folder_store, name, max_object_bytes=largest)
+    folder_store = _open_remote(folder + query, options, connect, max_bytes)
+    return ZipStore(folder_store, name, max_object_bytes=max_bytes)
 
 
 def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for `rest`, the part of a chained URL after its first link.
+    """Return the storage options for `rest`, the part of a chained URL after the first ``::``.
 
-    The options for the first link of `rest` come from two entries of `options`:
-    ``target_options``, and the entry named after the protocol of that link. If both entries contain
-    the same option, the second one takes precedence. Entries for later links are kept.
+    The options for the first URL in `rest` are nested in `options`, under ``target_options`` or
+    under the protocol of that URL. If both contain the same option, the latter takes precedence.
+    Options nested under other protocols are kept.
     """
     scheme = rest.partition("::")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}

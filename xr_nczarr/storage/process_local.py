@@ -16,26 +16,26 @@ NOT_SHARED = (
     'process: dask.config.set(scheduler="threads")'
 )
 
-_pickled_items: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_pickled_objects: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
-def within_process(
-    item: Any, token: str, elsewhere: Callable[..., Any], *arguments: Any
+def reduce_process_local(
+    obj: Any, token: str, fallback: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, ...]:
-    """Return the value of ``__reduce__`` for `item`, an object that exists only in this process.
+    """Return the value of ``__reduce__`` for an object that exists only in this process.
 
-    Unpickling in this process returns `item` itself, which is identified by `token`. Unpickling in
-    any other process returns the result of ``elsewhere(*arguments)``.
+    Unpickling in this process returns `obj` itself, which is identified by `token`. Unpickling in
+    any other process returns the result of ``fallback(*arguments)``.
     """
-    _pickled_items[token] = item
-    return _restore, (token, os.getpid(), elsewhere, arguments)
+    _pickled_objects[token] = obj
+    return _restore, (token, os.getpid(), fallback, arguments)
 
 
 def _restore(
-    token: str, process: int, elsewhere: Callable[..., Any], arguments: tuple[Any, ...]
+    token: str, process: int, fallback: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> Any:
-    item = _pickled_items.get(token) if process == os.getpid() else None
-    return elsewhere(*arguments) if item is None else item
+    obj = _pickled_objects.get(token) if process == os.getpid() else None
+    return fallback(*arguments) if obj is None else obj
 
 
 @dataclass(frozen=True)

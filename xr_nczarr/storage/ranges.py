@@ -28,8 +28,8 @@ class ByteRange(NamedTuple):
         return self.length < 0
 
     @property
-    def place(self) -> str | None:
-        """A description of the byte range for use in error messages, or None for a whole object."""
+    def description(self) -> str | None:
+        """The byte range in words, for use in error messages, or None for a whole object."""
         if self.is_whole:
             return None
         if self.start < 0:
@@ -79,7 +79,7 @@ def too_large(
 ) -> LimitError:
     """Return the error for an object larger than `max_bytes` bytes.
 
-    `problem` is the beginning of the message, which states the size of the object.
+    `problem` states the size of the object. It is the beginning of the error message.
     """
     remedy = (
         "If you trust the object, pass limits=Limits(max_chunk_bytes=…) for a chunk, or "
@@ -125,7 +125,7 @@ def to_end(item: ByteRange) -> ByteRange:
     return item._replace(length=-item.start) if item.start < 0 else item
 
 
-def end_of_object(item: ByteRange, size: int | None) -> ByteRange:
+def resolve_suffix(item: ByteRange, size: int | None) -> ByteRange:
     """Convert a suffix range to a range whose start counts from the beginning of the object.
 
     `size` is the size of the object in bytes, or None if the object does not exist. If the object

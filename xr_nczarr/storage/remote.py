@@ -13,15 +13,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, StorageError, UnsupportedError
 from xr_nczarr.storage.fingerprint import digest
-from xr_nczarr.storage.keys import Listing, check_prefix, check_target
+from xr_nczarr.storage.keys import Listing, check_key_or_prefix, check_prefix
 from xr_nczarr.storage.ranges import (
     ByteRange,
     Bytes,
     Versioned,
     check_range,
-    end_of_object,
     first_byte,
     merge_ranges,
+    resolve_suffix,
     split_into_batches,
     to_end,
 )
@@ -39,13 +39,13 @@ _Result = TypeVar("_Result")
 class ListedObject(NamedTuple):
     """An object in a listing.
 
-    `size` is in bytes. `mark` is a string that changes whenever the object changes, such as its
-    ETag. Both are optional: a value that is not in the listing is None.
+    `size` is in bytes. `version` is a string that changes whenever the object changes, such as its
+    ETag. Each of them is None if the listing does not contain it.
     """
 
     key: str
     size: int | None
-    mark: str | None
+    version: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Rules:
 
 
 class Expected(NamedTuple):
-    """What a reader expects of the objects that it requests.
+    """A reader's expectations about the objects that it requests.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Expected(NamedTuple):
     probing
         Whether the reader searches for metadata; see `Store.probing`.
     small
-        Whether more objects than usual can be requested at once; see `Store.of_small_objects`.
+        Whether the objects are small; see `Store.of_small_objects`.
     """
 
     max_bytes: int | None = None
@@ -156,8 +156,8 @@ class RemoteClient(Connection):
     ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
-        A range whose start counts from the end of the object extends to that end. If a range
-        extends beyond the end of the object, the response is shorter than requested.
+        A range with a negative start always extends to the end of the object. If a range extends
+        beyond the end of the object, the response is shorter than requested.
         """
 
     def probe(
@@ -286,12 +286,12 @@ class RemoteStore(Store):
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that read chunks concurrently. None means one thread per CPU."""
+        """Maximum number of threads that read chunks concurrently, or None for one per CPU."""
         return IN_FLIGHT if self._client.pooled else None
 
     @property
     def max_puts(self) -> int:  # type: ignore[override]
-        """Number of objects to encode and write concurrently, each in its own thread."""
+        """Maximum number of objects to encode and write concurrently, one in each thread."""
         return IN_FLIGHT if self.remote and not self._client.sequential else 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -375,7 +375,7 @@ class RemoteStore(Store):
         if self._client.supports_suffixes:
             return requests
         sizes = self.sizes_of([item.key for item in requests if item.start < 0])
-        return [end_of_object(item, next(sizes)) if item.start < 0 else item for item in requests]
+        return [resolve_suffix(item, next(sizes)) if item.start < 0 else item for item in requests]
 
     def _empty_range(self, item: ByteRange) -> Versioned | None:
         """Return empty bytes for a range of length zero, or None if the object does not exist.
@@ -430,7 +430,7 @@ class RemoteStore(Store):
         entries: list[ListedObject] | None = None
         with suppress(UnsupportedError):
             entries = None if self.connection.web else sorted(self._client.below(""))
-        if entries is None or any(entry.mark is None for entry in entries):
+        if entries is None or any(entry.version is None for entry in entries):
             return None
         return digest([self.name, *map(tuple, entries)])
 
@@ -461,7 +461,7 @@ class RemoteStore(Store):
     def delete(self, prefix: str) -> None:
         """Remove one object, or all objects under a prefix; see `Store.delete`."""
         self.check_writable()
-        if check_target(prefix, self.name):
+        if check_key_or_prefix(prefix, self.name):
             self._client.remove([prefix])
         else:
             self.remove(entry.key for entry in self._client.below(prefix))

@@ -57,18 +57,18 @@ class Store(ABC):
         Whether `lock` also excludes other processes. Such a lock is released when the process that
         holds it ends.
     replaceable
-        Whether `in_one_step` can replace the whole content of the store atomically.
+        Whether `atomic_replacement` can replace the whole content of the store atomically.
     max_puts
-        Number of objects to encode and write concurrently, each in its own thread.
+        Maximum number of objects to encode and write concurrently, one in each thread.
     single_file
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
-        Whether changes are invisible until the caller commits them. If so, unfinished changes are
-        not marked in the store. Metadata is written before chunks, because icechunk rejects chunks
-        of unknown arrays.
+        Whether changes are invisible until the caller commits them. If so, the store needs no
+        marker for an unfinished write. Metadata is written before chunks, because icechunk rejects
+        chunks of unknown arrays.
     returns_pages
-        Whether to return a web page that a server sends in place of an object, instead of raising
-        an error; see `probing`.
+        Whether `fetch` returns a web page that a server sends in place of an object. If not, it
+        raises an error; see `probing`.
     consolidated
         Whether one document contains all metadata, as in a Parquet reference set. If so,
         consolidated metadata is not needed.
@@ -99,7 +99,7 @@ class Store(ABC):
 
     @property
     def max_threads(self) -> int | None:
-        """Number of threads that read chunks concurrently. None means one thread per CPU."""
+        """Maximum number of threads that read chunks concurrently, or None for one per CPU."""
         return None
 
     @abstractmethod
@@ -416,10 +416,10 @@ class Store(ABC):
         return stored is None or bytes(stored) == data
 
     def lock(self, key: str) -> AbstractContextManager[None]:
-        """Return a context manager that excludes other writers of an object.
+        """Return a context manager that holds the write lock of an object.
 
-        Hold the lock while reading, merging and writing the object. An empty key stands for the
-        writer lock of the whole store. By default, locks exclude only other threads of this
+        Hold the lock while reading, merging and writing the object. If `key` is empty, the lock is
+        the writer lock of the whole store. By default, locks exclude only other threads of this
         process.
         """
         return _locks(f"{self.identity}\0{key}")
@@ -428,11 +428,11 @@ class Store(ABC):
         """Flush all previously written data to disk. The default implementation does nothing."""
 
     @contextmanager
-    def in_one_step(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
-        """Yield a staging store whose content then replaces that of this store.
+    def atomic_replacement(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
+        """Yield a staging store that atomically replaces the content of this store.
 
-        The content is replaced atomically at the end of the ``with`` block, unless the block raises
-        an error. The staging store initially contains the objects of this store, or no objects if
+        The replacement takes place at the end of the ``with`` block, unless the block raises an
+        error. The staging store initially contains the objects of this store, or no objects if
         `empty` is true.
 
         Raises
@@ -463,7 +463,7 @@ class Store(ABC):
     def commit(self, staging: Any, *, exclusive: bool = False) -> None:
         """Replace the content of this store atomically with the content of `staging`.
 
-        For `exclusive`, see `in_one_step`.
+        For `exclusive`, see `atomic_replacement`.
         """
         self._not_replaceable()
 

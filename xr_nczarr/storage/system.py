@@ -355,8 +355,8 @@ def _is_at(descriptor: int, path: str) -> bool:
 # ---- Names and paths
 
 
-def why_refused(key: str) -> str | None:
-    """Return the reason why Windows does not allow a name in `key`, or None if it allows all names.
+def invalid_name_reason(key: str) -> str | None:
+    """Return the reason why a name in `key` is invalid on Windows, or None if all names are valid.
 
     On other systems, the result is always None. Source:
     https://learn.microsoft.com/windows/win32/fileio/naming-a-file
@@ -383,10 +383,10 @@ def is_device(path: str) -> bool:
     if not _WINDOWS:
         return f"{path}/".startswith(_SYSTEM_FOLDERS)
     drive, names = os.path.splitdrive(path.replace(os.sep, "/"))
-    return drive.startswith(("//./", "//?/")) or why_refused(names) is not None
+    return drive.startswith(("//./", "//?/")) or invalid_name_reason(names) is not None
 
 
-def are_one_name(folder: str, name: str, other: str) -> bool:
+def are_same_name(folder: str, name: str, other: str) -> bool:
     """Return whether the file system of `folder` treats two names as the same name.
 
     To find out, this function temporarily creates a file in `folder`.
@@ -416,10 +416,10 @@ def file_identity(path: str) -> str:
     return f"{status.st_dev}:{status.st_ino}"
 
 
-def boot() -> str:
-    """Return a string that identifies the current boot of the machine, or "" if it is unknown.
+def boot_id() -> str:
+    """Return an identifier of the machine's current boot, or an empty string if it is unknown.
 
-    Data that was written but not flushed to disk is not lost until the machine is rebooted.
+    While the identifier stays the same, written data is safe, even if it was not flushed to disk.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

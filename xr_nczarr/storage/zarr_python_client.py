@@ -13,7 +13,7 @@ from weakref import WeakSet
 from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
-from xr_nczarr.storage.process_local import NOT_SHARED, UnreachableConnection, within_process
+from xr_nczarr.storage.process_local import NOT_SHARED, UnreachableConnection, reduce_process_local
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, split_into_batches, too_large
 from xr_nczarr.storage.remote import IN_FLIGHT, Expected, ListedObject, RemoteClient
 from xr_nczarr.storage.retries import storage_error
@@ -59,7 +59,7 @@ class ZarrPythonClient(RemoteClient):
         self.token = uuid.uuid4().hex
         self.transactional = "icechunk" in packages
         self.name = "/".join(filter(None, (_name(store), self.folder)))
-        self._place = self._shared_place()
+        self._data_id = self._data_identity()
         self._copied = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -69,30 +69,30 @@ class ZarrPythonClient(RemoteClient):
         if self.transactional and type(self.store.session).__name__ != "ForkSession":
             # icechunk does not pickle writable sessions.
             unreachable = partial(UnreachableConnection, kind=_SESSION, remedy=_SESSION_REMEDY)
-            return within_process(self, self.token, unreachable, self.name)
-        return within_process(self, self.token, _copy, *arguments)
+            return reduce_process_local(self, self.token, unreachable, self.name)
+        return reduce_process_local(self, self.token, _copy, *arguments)
 
     @property
     def identity(self) -> str:
         """An identifier that is equal for all clients that access the same objects."""
-        return f"{self._place} {self.folder}"
+        return f"{self._data_id} {self.folder}"
 
-    def _shared_place(self) -> str:
+    def _data_identity(self) -> str:
         """Return an identifier that is equal for all store objects that access the same data."""
-        place = str(self.store)
-        if "://" in place:  # for a store in memory, the URL contains the id of its dictionary
-            return place
+        url = str(self.store)
+        if "://" in url:  # for a store in memory, the URL contains the id of its dictionary
+            return url
         with _clients_lock:
             for client in _clients:
                 # The `store` attribute of an icechunk session is a new object at each access.
                 is_equal = self.transactional and client.store == self.store
                 if is_equal or client.store is self.store:
-                    place = client._place
+                    data_id = client._data_id
                     break
             else:
-                place = self.token
+                data_id = self.token
             _clients.add(self)
-        return place
+        return data_id
 
     def fetch(
         self, requests: Sequence[ByteRange], expected: Expected
@@ -124,7 +124,7 @@ class ZarrPythonClient(RemoteClient):
         Raises
         ------
         UnsupportedError
-            If the store supports only Zarr v3, and a key does not occur in Zarr v3.
+            If the store supports only Zarr v3, and a key is not valid in Zarr v3.
         """
         for key, _ in items:
             self._check_accepted(key)

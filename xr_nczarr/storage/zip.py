@@ -12,7 +12,7 @@ from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage import system
 from xr_nczarr.storage.atomic_files import concurrent_creation_error, hidden_path
 from xr_nczarr.storage.fingerprint import file_fingerprint
-from xr_nczarr.storage.keys import Listing, check_key, check_prefix, one_level
+from xr_nczarr.storage.keys import Listing, check_key, check_prefix, children_of
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges, first_byte, too_large
 from xr_nczarr.storage.retries import translated_os_errors
@@ -149,7 +149,7 @@ class ZipStore(Store):
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly under `prefix`."""
         check_prefix(prefix, self.name)
-        return one_level(self._contents.keys, prefix)
+        return children_of(self._contents.keys, prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the key and the size in bytes of every object under `prefix`."""
@@ -160,14 +160,14 @@ class ZipStore(Store):
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write objects by replacing the whole zip file.
 
-        To write objects in several calls, use `in_one_step`, which replaces the file only once.
+        To write objects in several calls, use `atomic_replacement`, which replaces the file once.
         """
-        with self.in_one_step(empty=False) as staging:
+        with self.atomic_replacement(empty=False) as staging:
             staging.put(items)
 
     def delete(self, prefix: str) -> None:
         """Remove one object, or all objects under a prefix, by replacing the whole zip file."""
-        with self.in_one_step(empty=False) as staging:
+        with self.atomic_replacement(empty=False) as staging:
             staging.delete(prefix)
 
     def staging(self, *, empty: bool) -> LocalStore:

@@ -45,7 +45,7 @@ from xr_nczarr.hierarchy import (
     open_journal,
     refresh_consolidated,
 )
-from xr_nczarr.storage import WRITER_LOCK, Store, is_desktop_file
+from xr_nczarr.storage import WRITER_LOCK, Store, is_file_manager_file
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
 from xr_nczarr.writing.write_options import WriteOptions
 from xr_nczarr.writing.write_target import WriteTarget, is_empty
@@ -254,7 +254,7 @@ class Transaction:
         A staging store contains the objects of the target, unless the plan creates a new store.
         """
         if self._is_staged(staged):
-            with self.store.in_one_step(empty=plan.new, exclusive=plan.exclusive) as staging:
+            with self.store.atomic_replacement(empty=plan.new, exclusive=plan.exclusive) as staging:
                 yield staging
         else:
             yield self.store
@@ -304,7 +304,8 @@ class Transaction:
         keys = {
             key: None
             for key in self.store.list_keys()
-            if key not in (UNFINISHED, WRITER_LOCK) and not is_desktop_file(key.partition("/")[0])
+            if key not in (UNFINISHED, WRITER_LOCK)
+            and not is_file_manager_file(key.partition("/")[0])
         }
         # Root documents of all Zarr versions are removed first. Otherwise, readers could open the
         # old store after some of its objects have been removed.

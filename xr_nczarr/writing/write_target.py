@@ -20,7 +20,7 @@ from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import UNFINISHED, is_consolidated
 from xr_nczarr.netcdf.annotations import is_universal
 from xr_nczarr.options import OpenOptions
-from xr_nczarr.storage import WRITER_LOCK, Bytes, Listing, Store, is_desktop_file
+from xr_nczarr.storage import WRITER_LOCK, Bytes, Listing, Store, is_file_manager_file
 
 if TYPE_CHECKING:
     from xr_nczarr.writing.write_request import WriteRequest
@@ -198,7 +198,7 @@ def _names(store: Store) -> Listing:
         objects, prefixes = store.list_names("")
     except NotFoundError:  # a zip file that does not exist yet
         return Listing([], [])
-    return Listing([name for name in objects if not is_desktop_file(name)], prefixes)
+    return Listing([name for name in objects if not is_file_manager_file(name)], prefixes)
 
 
 def exists_error(store: Store, path: str) -> ExistsError:
