@@ -172,8 +172,8 @@ class CodecSpec:
         Parameters of the codec, named as in `codecs.registry`.
     place
         Member of the metadata document that lists the codec: ``"order"``, ``"filters"``,
-        ``"compressor"`` or ``"codecs"``. Messages mention this member, and rendering writes the
-        codec to it.
+        ``"compressor"`` or ``"codecs"``. Error messages name this member, and the codec is
+        rendered into it.
     document
         The JSON of the codec exactly as stored, which rendering reproduces. None for a codec that
         this package created.
@@ -186,9 +186,10 @@ class CodecSpec:
 
     @property
     def is_buffer_filter(self) -> bool:
-        """Whether the metadata lists the codec as a filter or compressor, in the numcodecs sense.
+        """Whether the metadata lists the codec as one of the ``filters`` or as the ``compressor``.
 
-        Such a codec maps one buffer to another, regardless of the array's dtype and shape.
+        Such a codec has the interface of numcodecs: it maps one buffer to another, regardless of
+        the array's dtype and shape.
         """
         return self.place in ("filters", "compressor")
 
@@ -321,10 +322,9 @@ class ArrayNode:
 
     @property
     def key_notations(self) -> list[ChunkKeys]:
-        """The mappings from indices to keys to try, in order, when looking up stored objects.
+        """The chunk key mappings to try, in order, when looking up stored objects.
 
-        If the separator of a multi-dimensional array is only implied, the second mapping uses the
-        alternative separator.
+        If a multi-dimensional array has an alternative separator, the second mapping uses it.
         """
         keys = self.chunk_keys
         if not keys.alternative or len(self.shape) < 2:
@@ -333,7 +333,10 @@ class ArrayNode:
 
     @property
     def is_binary(self) -> bool:
-        """Whether the items are bytes of variable length. Other items of dtype object are text."""
+        """Whether the elements are variable-length bytes.
+
+        Other elements of dtype object are text.
+        """
         return any(spec.name == "vlen-bytes" for spec in self.codecs)
 
     def at_path(self, path: str, **changes: Any) -> ArrayNode:
