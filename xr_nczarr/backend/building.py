@@ -16,10 +16,10 @@ from xarray.core import indexing
 from xr_nczarr.backend.decoding import (
     PASSING,
     decode_variables,
+    decoding_error,
     find_undecodable,
     require_chunks,
-    undecodable,
-    without_frames,
+    without_tracebacks,
 )
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, decoder_errors_as_metadata
 from xr_nczarr.backend.opened_encoding import xarray_attributes
@@ -41,11 +41,11 @@ def build_groups(
     The keys of the returned dict are paths relative to the group. The group itself has the key
     ``"/"``. See `build_dataset` for `decoding` and `indexed`.
     """
-    coordinates = fetching_coordinates(opened, group.walk())
+    coordinate_store = fetching_coordinates(opened, group.walk())
     top = "" if group.path == "/" else group.path
     return {
         item.path.removeprefix(top) or "/": build_dataset(
-            opened, item, decoding, indexed=indexed, coordinates=coordinates
+            opened, item, decoding, indexed=indexed, coordinate_store=coordinate_store
         )
         for item in group.walk()
     }
@@ -57,7 +57,7 @@ def build_dataset(
     decoding: Mapping[str, Any],
     *,
     indexed: bool = False,
-    coordinates: Store | None = None,
+    coordinate_store: Store | None = None,
 ) -> Dataset:
     """Build the Dataset of one group, decoding it as xarray decodes netCDF files.
 
@@ -73,12 +73,12 @@ def build_dataset(
         Whether xarray will create indexes for dimension coordinates. If so, this function reads
         the coordinates itself, because an error raised while xarray reads them would make opening
         fail.
-    coordinates
-        Store from which to read small coordinates. Groups that are opened together share this
-        store. If None, a new store is created for this group.
+    coordinate_store
+        View of the store that prefetches small coordinates (see `fetching_coordinates`). Groups
+        that are opened together share one view. If None, a view is created for this group.
     """
     dropped = decoding["drop_variables"]
-    source = StoredGroup(opened, group, dropped, coordinates=coordinates)
+    source = StoredGroup(opened, group, dropped, coordinate_store=coordinate_store)
     with decoder_errors_as_metadata(opened.store.name, group.path):
         while True:
             values: dict[Hashable, Any] = {}
@@ -121,18 +121,18 @@ def _decode(
     attributes = xarray_attributes(source.group)
     try:
         decoded = decode_variables(
-            source.variables, source.arrays, attributes, decoding, source.inert
+            source.variables, source.arrays, attributes, decoding, source.placeholders
         )
         return _Decoded(*decoded), {}
     except PASSING:
         raise
     except Exception as error:
-        failure = without_frames(error)
+        failure = without_tracebacks(error)
     unchanged = source.reopened(source.problems)  # decoding has changed the variables in `source`
     path = failure.variable if isinstance(failure, NczarrError) else None
     failed = {name: failure for name in unchanged.variables if source.path_of(name) == path}
     problems = find_undecodable(
-        unchanged.variables, unchanged.arrays, decoding, unchanged.inert, failed
+        unchanged.variables, unchanged.arrays, decoding, unchanged.placeholders, failed
     )
     if not problems:
         raise failure
@@ -144,8 +144,9 @@ def _read_coordinates(
 ) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
     """Read the dimension coordinates, and return their values and errors as dicts keyed by name.
 
-    Each coordinate has either values or an error. However, a coordinate that is opened without
-    decoding (`source.as_stored`) has neither if one of its chunks is missing or unreadable.
+    A coordinate that cannot be read has an error instead of values. However, no error is returned
+    for a coordinate that is opened without decoding (`source.as_stored`). If one of its chunks is
+    missing or unreadable, this coordinate is in neither dict.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
@@ -162,7 +163,7 @@ def _read_coordinates(
             raise
         except Exception as error:
             if name not in source.as_stored:
-                problems[name] = undecodable(without_frames(error), array, whole=True)
+                problems[name] = decoding_error(without_tracebacks(error), array, all_values=True)
             elif not isinstance(error, NczarrError):
                 raise
     return values, problems
@@ -173,7 +174,7 @@ def _assemble(
 ) -> tuple[Dataset, list[str]]:
     available = decoded.variables | source.as_stored
     variables = {name: available[name] for name in source.variables if name in available}
-    messages = _leave_out_scalars(source, variables)
+    messages = _remove_conflicting_scalars(source, variables)
     coordinates: dict[Hashable, tuple[Any, Any]] = {}
     data_variables: dict[Hashable, tuple[Any, Any]] = {}
     demoted = set(source.unreadable)  # coordinates that become data variables
@@ -216,16 +217,16 @@ def _nothing_to_close() -> None:
     """Do nothing, because stores keep no files open between reads."""
 
 
-def _leave_out_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
+def _remove_conflicting_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
     """Remove scalar variables with the same name as a dimension, and return warnings to issue.
 
-    A Dataset cannot contain both such a variable and the dimension. `variables` is changed in
-    place.
+    A Dataset cannot contain a scalar variable and a dimension of the same name. `variables` is
+    changed in place.
 
     Raises
     ------
     MetadataError
-        If there is such a variable and ``on_unsupported="raise"`` was passed.
+        If a scalar has the name of a dimension, and ``on_unsupported="raise"`` was passed.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}

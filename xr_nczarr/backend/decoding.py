@@ -76,7 +76,7 @@ class Unpacking:
 
 
 @dataclass(frozen=True, slots=True)
-class TruthValues:
+class BooleanConversion:
     """A function that converts numbers to booleans, and raises an error for missing values.
 
     0 becomes False, and every other number becomes True. `missing` contains the stored values that
@@ -221,7 +221,7 @@ def find_undecodable(
         except PASSING:
             raise
         except Exception as error:
-            return without_frames(error)
+            return without_tracebacks(error)
         return None
 
     def reason(name: Any, error: Exception) -> NczarrError:
@@ -233,7 +233,7 @@ def find_undecodable(
         guilty = (key for key in ordered if failure(name, without=key) is None)
         array = arrays.get(name) if failure(name, zeros=True) is None else None
         is_coordinate = variables[name].dims == (name,)
-        return undecodable(error, array, next(guilty, None), whole=is_coordinate)
+        return decoding_error(error, array, next(guilty, None), all_values=is_coordinate)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -251,8 +251,8 @@ def find_undecodable(
         return {name: reason(name, error) for name, error in errors.items()}
 
 
-def undecodable(
-    error: Exception, array: LazyArray | None, attribute: str | None = None, *, whole: bool
+def decoding_error(
+    error: Exception, array: LazyArray | None, attribute: str | None = None, *, all_values: bool
 ) -> NczarrError:
     """Build the error that explains why xarray cannot decode a variable.
 
@@ -264,18 +264,17 @@ def undecodable(
         The error raised by xarray or by reading the values.
     array
         The stored array if its values cause the error, else None. The array is searched for a
-        missing chunk, because the elements of a missing chunk are read as fill values, which xarray
-        may be unable to decode.
+        missing chunk, because xarray may be unable to decode the fill values that replace it.
     attribute
         Name of the attribute that causes the error, or None if unknown.
-    whole
-        Whether xarray was decoding all values. If not, it was decoding only the first and the last
-        value, from which it infers the dtype of times.
+    all_values
+        Whether xarray was decoding all values. If False, it was decoding only the first and the
+        last value, from which it infers the dtype of times.
     """
     if isinstance(error, NczarrError):
         return error
     reason = reason_of(error)
-    missing = None if array is None else _missing_chunk(array, whole)
+    missing = None if array is None else _missing_chunk(array, all_values)
     problem = MetadataError(
         f"xarray cannot decode the variable ({reason})",
         remedy="Correct the attributes and apply xarray.decode_cf, or exclude the variable with "
@@ -293,7 +292,7 @@ def undecodable(
     return problem
 
 
-def without_frames(error: Exception) -> Exception:
+def without_tracebacks(error: Exception) -> Exception:
     """Remove the tracebacks from an error and its causes, and return the error.
 
     Tracebacks refer to local variables, and would therefore keep large arrays in memory.
@@ -305,14 +304,14 @@ def without_frames(error: Exception) -> Exception:
     return error
 
 
-def _missing_chunk(array: LazyArray, whole: bool) -> MissingChunkError | None:
+def _missing_chunk(array: LazyArray, all_values: bool) -> MissingChunkError | None:
     """Return the error for a missing chunk of an array, or None if no chunk is missing.
 
-    If `whole` is False, only the chunks that contain the first and the last value are checked.
+    If `all_values` is False, only the chunks that contain the first and the last value are checked.
     """
     shape = array.stored.node.shape
     selections: list[Any] = [(0,) * len(shape), tuple(size - 1 for size in shape)]
-    if whole:
+    if all_values:
         selections = [(slice(None),) * len(shape)]
     try:
         for selection in selections if 0 not in shape else ():
@@ -351,11 +350,11 @@ def _decoding_keys(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Map each variable to a key that is equal for variables decoded in the same way.
+    """Return a key for each variable, equal for all variables that are decoded in the same way.
 
     The key of a numeric variable consists of its dtype and the attributes that affect decoding.
-    Bounds, and variables that are not numeric, have unique keys. All keys are unique if a decoding
-    option has different values for different variables.
+    Bounds and non-numeric variables have unique keys. If a decoding option has different values for
+    different variables, all keys are unique.
     """
     if any(isinstance(option, Mapping) for option in decoding.values()):
         return {name: name for name in variables}
@@ -384,7 +383,7 @@ def _attribute_key(value: Any) -> Hashable:
     return array.dtype, array.shape, array.tobytes()
 
 
-def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValues | None:
+def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | BooleanConversion | None:
     """Return a function that converts stored values exactly as xarray would decode them.
 
     `decoded` is the variable after xarray has decoded its metadata. The result is None if decoding
@@ -408,7 +407,7 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | TruthValu
     if isinstance(scale, str) or isinstance(offset, str):
         return None
     if boolean:
-        return TruthValues(tuple(missing)) if missing and scale is offset is None else None
+        return BooleanConversion(tuple(missing)) if missing and scale is offset is None else None
     unpacking = Unpacking(tuple(missing), scale, offset)
     if decoded.dtype.kind != "f" and unpacking != Unpacking():
         return None
@@ -421,9 +420,10 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     In Zarr, a fill value is a decoded value, even if the array has filters. VirtualiZarr before 2.0
     converted the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue``
     packed (VirtualiZarr issue 670). A fill value that fits the packed dtype is therefore ambiguous.
-    It is unpacked only if it is not itself the decoded form of a packed value. If unpacking would
-    change the number, a warning is issued in either case. All other fill values are returned
-    unchanged.
+
+    An ambiguous fill value is kept if decoding a packed value can produce it. Otherwise, it is
+    unpacked. In both cases, a warning is issued if unpacking changes the number. All other fill
+    values are returned unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

@@ -168,8 +168,8 @@ class CodedArray(_Selectable):
     dtype
         Data type of the decoded values.
     coders
-        Copies of the lazy arrays with which xarray decodes values, innermost first. The copies do
-        not refer to the arrays that the originals wrap.
+        Copies of the lazy arrays with which xarray decodes values, innermost first. Each copy is
+        detached from the array that its original wraps.
     joins
         Whether a coder joins the characters along the last dimension of `array` into strings.
     store, name

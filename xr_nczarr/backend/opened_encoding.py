@@ -88,13 +88,14 @@ def stored_encoding(
 def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]:
     """Return the encoding keys that describe codecs.
 
-    The keys are ``codecs``, and netCDF-style keys such as ``zlib`` and ``shuffle``. ``codecs``
-    lists numcodecs configurations in encoding order, so that this package can write a copy with the
-    same codecs. The netCDF engines ignore ``codecs``. They apply the netCDF-style keys instead, and
-    fail on keys that they do not support. Plain Zarr (`plain`) can have codecs that netCDF builds
-    lack, so for plain Zarr, the netCDF-style keys describe only codecs that every build of HDF5
-    supports. No netCDF-style key ever describes Blosc, because the netCDF engines would also
-    require the name of its internal compressor.
+    The key ``codecs`` lists numcodecs configurations in encoding order, so that this package can
+    write a copy with the same codecs. The netCDF engines ignore this key. Instead, they apply
+    netCDF-style keys such as ``zlib`` and ``shuffle``, and fail on keys that they do not support:
+
+    - Plain Zarr can have codecs that some netCDF builds lack. If `plain` is True, netCDF-style keys
+      therefore describe only codecs that every build of HDF5 supports.
+    - No netCDF-style key describes Blosc, because the netCDF engines would also require the name of
+      its internal compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}

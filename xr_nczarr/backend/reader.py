@@ -53,21 +53,21 @@ class StoredGroup:
         Names of variables to leave out.
     undecodable
         Errors of the variables that xarray cannot decode, keyed by name.
-    coordinates
-        Store from which to read small coordinates (see `fetching_coordinates`). Groups that are
-        opened together share this store. If None, a new store is created for this
-        group.
+    coordinate_store
+        View of the store that prefetches small coordinates (see `fetching_coordinates`). Groups
+        that are opened together share one view. If None, a view is created for this group.
 
     Attributes
     ----------
     variables
-        Lazy variables, keyed by name. The variables named in `inert` are placeholders.
-    inert
-        Names of variables that are not decoded, because they are dropped, unreadable or
-        undecodable. They have placeholders without values, so that attributes of other variables
-        can still refer to them.
+        Lazy variables, keyed by name, including placeholders.
+    placeholders
+        Names of the placeholders in `variables`. A placeholder stands for a variable that is
+        dropped, unreadable or undecodable. It has no values and is not decoded, but attributes of
+        other variables can refer to it.
     as_stored
-        Variables that are opened without decoding, keyed by name. Their names are also in `inert`.
+        Variables that are opened without decoding, keyed by name. Each of them also has a
+        placeholder.
     unreadable
         Names of the variables in `as_stored` whose values cannot be read.
     problems
@@ -83,12 +83,14 @@ class StoredGroup:
         drop_variables: Collection[Hashable] | None,
         undecodable: Mapping[Hashable, NczarrError] = MappingProxyType({}),
         *,
-        coordinates: Store | None = None,
+        coordinate_store: Store | None = None,
     ) -> None:
-        if coordinates is None:
-            coordinates = fetching_coordinates(opened, [group])
-        self.coordinates = coordinates
-        self.reopened = partial(StoredGroup, opened, group, drop_variables, coordinates=coordinates)
+        if coordinate_store is None:
+            coordinate_store = fetching_coordinates(opened, [group])
+        self.coordinate_store = coordinate_store
+        self.reopened = partial(
+            StoredGroup, opened, group, drop_variables, coordinate_store=coordinate_store
+        )
         self.opened = opened
         self.group = group
         self.reading = opened.options.reading
@@ -102,7 +104,7 @@ class StoredGroup:
         self._codecs: dict[tuple[int, int], dict[str, Any]] = {}
         dropped = drop_variables or ()
         self.variables: dict[Hashable, Variable] = {}
-        self.inert: set[Hashable] = set()
+        self.placeholders: set[Hashable] = set()
         self._lengths: dict[str, int] = {}
         unlimited = {name for name, dimension in group.dimensions.items() if dimension.unlimited}
         visible = opened.visible_dimensions(group.path)
@@ -143,7 +145,7 @@ class StoredGroup:
         )
         attributes = {} if name in self.problems else xarray_attributes(variable)
         self.variables[name] = Variable(dims, SelectedArray(values), attributes)
-        self.inert.add(name)
+        self.placeholders.add(name)
 
     def _open_variable(
         self, name: str | None, variable: NetcdfVariable, dims: tuple[str, ...]
@@ -166,7 +168,7 @@ class StoredGroup:
         self.as_stored[name] = stored
         # Add a placeholder without attributes that could make decoding fail.
         self.variables[name] = Variable(stored.dims, stored._data)
-        self.inert.add(name)
+        self.placeholders.add(name)
 
     def _unreadable(
         self,
@@ -191,7 +193,7 @@ class StoredGroup:
         self, name: str | None, variable: NetcdfVariable, dims: tuple[str, ...]
     ) -> None:
         node = variable.readable_node
-        store = self.coordinates if _coordinate_keys(variable) else self.opened.store
+        store = self.coordinate_store if _coordinate_keys(variable) else self.opened.store
         store = store.narrowed(node.chunk_keys)
         is_text = variable.kind == "string" and node.dtype.kind == "S"
         lazy = LazyArray(
