@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"\bxr_nczarr\.(\w+) \((nczarr \1)\)")
 
 
 class UsageError(Exception):
-    """The arguments of a command are invalid, regardless of what the store contains."""
+    """The command line is invalid, independently of the contents of any store."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -130,10 +130,10 @@ def add_target(parser: Parser) -> None:
 
 
 def add_storage_options(parser: Parser, name: str) -> None:
-    """Add the option ``--{name}-option``, which sets storage options.
+    """Add the option ``--{name}-option``, which sets the storage options of a store.
 
-    `name` is the argument that the storage options apply to, and the help text mentions it. With
-    ``"storage"``, the option is ``--storage-option`` and the help text mentions no argument.
+    `name` is the command-line argument for the store, and the help text mentions it. However, if
+    `name` is ``"storage"``, the help text mentions no argument.
     """
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"
@@ -176,7 +176,7 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
 
 
 def _check_storage_options(name: str, options: dict[str, Any]) -> None:
-    """Raise UsageError if an option of this package has an invalid value, such as ``retry``."""
+    """Raise UsageError if an option of this package, such as ``retry``, has an invalid value."""
     from xr_nczarr.options import OpenOptions
 
     try:

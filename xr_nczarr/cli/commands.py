@@ -251,8 +251,9 @@ def _add_common(parser: Parser, second: str | None = None) -> None:
     Parameters
     ----------
     second
-        Name of the argument for the second store. With ``"target"``, the flag for the fsspec
-        options of that store is ``--target-option``. None if the command takes only one store.
+        Name of the argument for a second store, or None if the command takes only one store. For
+        example, ``"target"`` adds the option ``--target-option``, which sets the fsspec options of
+        the target.
     """
     add_quiet(parser)
     add_storage_options(parser, "storage")
