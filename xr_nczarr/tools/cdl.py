@@ -308,12 +308,12 @@ class Cdl:
     ) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
         """Yield the values of a variable as CDL, row by row. A long row is split into parts.
 
-        Each item is a tuple that describes one part of a row:
+        Each part of a row is a tuple of three items:
 
         - the values, formatted as CDL; for characters, this is a single quoted string,
         - the number of braces to open before the part,
-        - None, unless this is the last part of a row: then the number of braces to close after the
-          row, and whether it is the last row of the variable.
+        - for the last part of a row, a tuple of the number of braces to close after the row, and
+          whether the row is the last one of the variable; for all other parts, None.
 
         Braces enclose the elements along each unlimited dimension, except the first dimension.
         """
@@ -370,9 +370,10 @@ class _Line:
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Return the CDL name of a dimension, as used in a group that sees the `visible` dimensions.
+    """Return the CDL name of a dimension, as used in a group.
 
-    This is the full path if the short name would refer to a different dimension.
+    `visible` maps short names to the dimensions to which they refer in the group. If the short name
+    would refer to a different dimension, the full path is returned.
     """
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
 

@@ -75,8 +75,8 @@ def name_text(name: str) -> str:
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
     """Return the name of the CDL type for values of a dtype and kind.
 
-    If netCDF has no such type, the name of a type that represents the values exactly is returned,
-    or None if there is no such type either.
+    If netCDF lacks the dtype, another type that represents the values exactly is used. The result
+    is None if there is no such type.
     """
     if kind in ("char", "string"):
         return kind

@@ -52,6 +52,6 @@ def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
     return (number, _integer(configuration.get("level"))) if number in _LEVELED else (number,)
 
 
-def _integer(value: Json, otherwise: int = _USUAL_LEVEL) -> int:
-    """Return a codec parameter, or `otherwise` if it is not an integer."""
-    return value if type(value) is int else otherwise
+def _integer(value: Json, default: int = _USUAL_LEVEL) -> int:
+    """Return a codec parameter, or `default` if it is not an integer."""
+    return value if type(value) is int else default

@@ -1,4 +1,4 @@
-"""Report what a program must support to read a store, and which parts some programs misread.
+"""Report the features required to read a store, and the parts that some programs misread.
 
 The report is based only on the metadata of the store.
 """

@@ -74,7 +74,8 @@ class VariableReading:
 class ObjectSizes:
     """The sizes of the objects in a store, determined without reading the objects.
 
-    If looking up a size would take a request, the objects in `folder` are listed once instead.
+    If looking up a size would take a request, the sizes of all objects whose keys begin with
+    `folder` are listed once instead.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
@@ -112,7 +113,10 @@ class ObjectSizes:
 
 
 def count_chunks(array: ChunkedArray, selection: Selection) -> int:
-    """Return how many chunks a selection touches, without planning an orthogonal selection."""
+    """Return the number of chunks that a selection touches.
+
+    For a pointwise selection, a read is planned. For all others, the number is computed directly.
+    """
     selectors, pointwise, _ = _request(array, selection)
     if pointwise:
         return array.plan(selectors, pointwise=True).count

@@ -1,7 +1,7 @@
 """Count the chunks that exist in a store and add up their sizes, without reading them.
 
-The store is listed if possible. If not, as with plain HTTP or names that contain a backslash, each
-chunk of each array is looked up.
+The store is listed if possible. Otherwise, each chunk of each array is looked up. For example,
+listing is impossible over plain HTTP, or if a name contains a backslash.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, 
 
 def _differences(old: Group, new: Group) -> Iterator[str]:
     """Yield a description of each property in which two groups differ."""
-    old_values, new_values = dict(_statements(old)), dict(_statements(new))
+    old_values, new_values = dict(_properties(old)), dict(_properties(new))
     for subject, value in old_values.items():
         if subject not in new_values:
             yield subject
@@ -264,10 +264,10 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
             yield f"the absence of {subject}"
 
 
-def _statements(group: Group) -> Iterator[tuple[str, Any]]:
+def _properties(group: Group) -> Iterator[tuple[str, Any]]:
     """Yield a description and a value for each property of a group and its descendants.
 
-    Two groups are alike if they yield the same pairs.
+    Two groups are considered equal if they yield the same pairs.
     """
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():
@@ -282,7 +282,7 @@ def _statements(group: Group) -> Iterator[tuple[str, Any]]:
         for name, value in attributes.items():
             yield f"the attribute {name} of {path}", _as_read(value)
     for child in group.groups.values():
-        yield from _statements(child)
+        yield from _properties(child)
 
 
 def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:

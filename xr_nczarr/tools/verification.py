@@ -29,10 +29,10 @@ class Finding:
         coordinates. ``"warning"`` is for other missing chunks, leftover objects, and problems that
         other programs have with the store. ``"note"`` is for requirements of other programs.
     place
-        Key of the object, or path of the group or array, that the finding is about.
+        Key of the object, or path of the group or array, in which the problem was found.
     detail
-        Details about this place only. Other places with the same problem may have different
-        details.
+        Details that apply only to this object, group or array. Findings of the same kind can have
+        different details.
     """
 
     severity: Severity

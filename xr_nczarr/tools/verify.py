@@ -56,10 +56,11 @@ def verify(
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
-    chunk is an error in a coordinate variable, and a warning in any other variable. However, if the
-    missing chunks of a coordinate cover exactly one value, this is only a warning, because writers
-    omit chunks that contain only the fill value. Coordinate values are usually unique, so at most
-    one of them equals the fill value. If the fill value marks missing data, even a single unstored
+    chunk is an error in a coordinate variable, and a warning in any other variable.
+
+    A coordinate that lacks exactly one value also causes only a warning, because writers omit
+    chunks that contain only the fill value. Coordinate values are usually unique, so at most one of
+    them equals the fill value. However, if the fill value marks missing data, a single missing
     value is an error, because coordinates must not have missing data.
 
     Parameters
@@ -68,7 +69,7 @@ def verify(
         Maximum number of chunks to read for each array, chosen at random. If None, all chunks
         are read.
     readers
-        Whether to also report what a program must support to read the store, and which parts some
+        Whether to also report the features required to read the store, and the parts that some
         programs misread.
     progress
         Whether to show a progress bar.
@@ -139,7 +140,7 @@ def _open(
 
     If ``options.consolidated`` is None, consolidated metadata is used only if there are no
     individual documents, or if these cannot be found because the store cannot be listed. Any other
-    value of this option is respected. The documents that are read are added to `documents`.
+    value of this option is used unchanged. The documents that are read are added to `documents`.
     """
     if options.consolidated is not None:
         return open_whole(target, options, documents=documents)
@@ -224,9 +225,9 @@ def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[in
     """Return whether a variable is a coordinate that lacks values because of `absent` chunks.
 
     Coordinate values are usually unique, so at most one of them equals the fill value, and writers
-    omit chunks that contain only the fill value. A single unstored value is therefore expected. The
-    exception is a fill value that marks missing data, because coordinates must not have missing
-    data.
+    omit chunks that contain only the fill value. A single missing value is therefore accepted.
+    However, if the fill value marks missing data, no value may be missing, because coordinates must
+    not have missing data.
     """
     if not variable.is_coordinate:
         return False
