@@ -95,14 +95,14 @@ def _describe(variable: xr.Variable, item: Variable) -> None:
     fill_value = item.attributes.get("_FillValue", default_fill(dtype))
     if encoding.get("fill_value") is not None:  # in Zarr v3, independent of `_FillValue`
         fill_value = fill_scalar(encoding["fill_value"], dtype)
-    lengthened = len(shape) == 1 and item.dimensions[0].unlimited
+    allow_longer = len(shape) == 1 and item.dimensions[0].unlimited
     try:
         chunks, shards = requested_shapes(encoding, shape, characters=False)
-        chunk = chunk_shape(chunks, shape, dtype, blocks=None, lengthened=lengthened)
+        chunk = chunk_shape(chunks, shape, dtype, blocks=None, allow_longer=allow_longer)
     except (ConflictError, TypeError) as error:
         _log.warning("%s: the chunks in the encoding are ignored: %s", item.path, error)
         shards = None
-        chunk = chunk_shape(None, shape, dtype, blocks=None, lengthened=lengthened)
+        chunk = chunk_shape(None, shape, dtype, blocks=None, allow_longer=allow_longer)
     codecs: tuple[CodecSpec, ...] = ()
     try:
         requested = requested_codecs(encoding, DEFAULT_FORMAT, shuffles=True)

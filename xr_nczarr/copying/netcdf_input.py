@@ -149,15 +149,15 @@ class NetcdfFile:
     ) -> tuple[int, ...]:
         """Return the chunk shape of a variable.
 
-        For a contiguous variable, which has no chunks, this is the default chunk shape of writes.
+        A contiguous variable has no chunks, so the default result of `chunk_shape` is returned.
         """
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
         if storage.value == CHUNKED:
             return tuple(sizes[: len(dimensions)])
         shape = [dimension.size for dimension in dimensions]
-        lengthened = len(dimensions) == 1 and dimensions[0].unlimited
-        return chunk_shape(None, shape, dtype, blocks=None, lengthened=lengthened)
+        allow_longer = len(dimensions) == 1 and dimensions[0].unlimited
+        return chunk_shape(None, shape, dtype, blocks=None, allow_longer=allow_longer)
 
     def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
         """Return the value of elements that were never written, or None if it is undefined."""
@@ -261,10 +261,14 @@ class NetcdfValues(BackendArray):
     def _box(self, starts: list[int], lengths: list[int]) -> Array:
         """Read a box of elements.
 
-        Along an unlimited dimension, a variable can be shorter than the dimension. netCDF-C then
-        misplaces the values of boxes that extend beyond the end of the variable. Exceptions are
-        boxes of length 1 along all unlimited dimensions, or along all dimensions before the last
-        unlimited one. A box that may extend beyond the end is therefore split into such boxes.
+        Along an unlimited dimension, a variable can be shorter than the dimension. If a box extends
+        beyond the end of the variable, netCDF-C misplaces its values. However, netCDF-C reads two
+        kinds of boxes correctly:
+
+        - boxes of length 1 along all unlimited dimensions,
+        - boxes of length 1 along all dimensions before the last unlimited one.
+
+        A box that may extend beyond the end of the variable is therefore split into such boxes.
         """
         outer = range(max(self.unlimited, default=0))
         last = [start + length - 1 for start, length in zip(starts, lengths, strict=True)]
@@ -287,10 +291,10 @@ class NetcdfValues(BackendArray):
         return values
 
     def _is_stored(self, starts: list[int], lengths: list[int]) -> bool:
-        """Return whether a box contains a value that differs from the fill value.
+        """Return whether a box is known to be stored.
 
-        Such a box is known to be stored. The length of the box along all unlimited dimensions must
-        be 1.
+        This is known if the box contains a value that differs from the fill value. The box must
+        have length 1 along all unlimited dimensions.
         """
         assert self.variable.node is not None
         if self.dtype.hasobject:

@@ -36,7 +36,7 @@ def make_node(
     layout: Layout,
     growing: Sequence[bool],
     *,
-    lengthened: bool,
+    allow_longer: bool,
 ) -> tuple[ArrayNode, str, str]:
     """Build the array node in which to store an encoded variable.
 
@@ -47,7 +47,7 @@ def make_node(
     ----------
     growing
         For each dimension, whether the array may become longer along that dimension.
-    lengthened
+    allow_longer
         Whether chunks of a one-dimensional array may be longer than the array; see `chunk_shape`.
 
     Returns
@@ -80,10 +80,10 @@ def make_node(
             chunks, shards, adapted = _adapted_shapes(
                 chunks, shards, encoding, encoded.dimensions, shape, growing
             )
-            contiguous = contiguous and _is_whole(encoding, shape)
+            contiguous = contiguous and _has_original_shape(encoding, shape)
         if chunks is None and contiguous:
             chunks = shape
-        chunk = chunk_shape(chunks, shape, dtype, blocks=blocks, lengthened=lengthened)
+        chunk = chunk_shape(chunks, shape, dtype, blocks=blocks, allow_longer=allow_longer)
         if layout.limits_chunks:
             chunk = tuple(map(min, chunk, [max(1, length) for length in shape]))
         # If the Zarr version has no shards, inherited shards are ignored.
@@ -196,10 +196,11 @@ def _adapted_shapes(
     axes = _original_axes(encoding, dimensions, shape)
     if axes is None:
         return None, None, f"{inherited} are for a different order of axes"
+    resized = not _has_original_shape(encoding, shape)
     shortened = {
         axis: max(1, length)
         for axis, (source, length) in enumerate(zip(axes, shape, strict=True))
-        if chunks[source] > length and not growing[axis] and not _is_whole(encoding, shape)
+        if resized and chunks[source] > length and not growing[axis]
     }
 
     def reordered(lengths: Sequence[int]) -> tuple[int, ...]:
@@ -212,7 +213,7 @@ def _adapted_shapes(
     return adapted, shards, "" if adapted == tuple(chunks) else f"{inherited} were adjusted"
 
 
-def _is_whole(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> bool:
+def _has_original_shape(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> bool:
     """Return whether an array still has the shape it had when the variable was opened."""
     return tuple(encoding.get("original_shape") or ()) == shape
 
@@ -240,7 +241,7 @@ def chunk_shape(
     dtype: np.dtype[Any],
     *,
     blocks: Sequence[Sequence[int]] | None,
-    lengthened: bool,
+    allow_longer: bool,
 ) -> tuple[int, ...]:
     """Choose the shape of the stored chunks.
 
@@ -253,7 +254,7 @@ def chunk_shape(
     3. Otherwise, the array is halved repeatedly, along its longest dimension, until a chunk is at
        most 4 MiB.
 
-    If `lengthened` is True (only for one-dimensional arrays), a chunk chosen by rule 3 may be
+    If `allow_longer` is True (only for one-dimensional arrays), a chunk chosen by rule 3 may be
     longer than the array: it contains at least 512 elements and, as in netCDF-C, is at least 4 KiB.
 
     Raises
@@ -273,7 +274,7 @@ def chunk_shape(
     if blocks:
         return tuple(max(1, *sizes) for sizes in blocks)
     chunk = [max(1, size) for size in shape]
-    if lengthened:
+    if allow_longer:
         chunk[0] = max(chunk[0], _MIN_GROWING_SIZE, _MIN_GROWING_BYTES // dtype.itemsize)
     while math.prod(chunk) * dtype.itemsize > _TARGET_BYTES and max(chunk) > 1:
         longest = chunk.index(max(chunk))
@@ -293,16 +294,16 @@ def shard_specs(
     *,
     required: bool,
 ) -> tuple[ShardSpec, ...]:
-    """Return the specification of the shards that `requested_shapes` returned, if any.
+    """Return the specification of the shards that an encoding requests, or an empty tuple.
 
-    As in zarr-python, ``"auto"`` makes shards two chunks long along each dimension with more than
-    eight chunks.
+    `requested` contains the shards as `requested_shapes` returns them. As in zarr-python,
+    ``"auto"`` makes shards two chunks long along each dimension with more than eight chunks.
 
     Raises
     ------
     ConflictError
-        If shards are `required`, and their shape is not a multiple of the chunk shape or the
-        location of their index is invalid. Unsuitable shards that are not required are ignored.
+        If the shard shape is not a multiple of the chunk shape, or if the index location is
+        invalid. If `required` is False, unsuitable shards are ignored instead.
     """
     if requested is None:
         return ()

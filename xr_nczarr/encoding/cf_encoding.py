@@ -63,9 +63,9 @@ _COMPATIBLE_KINDS = {
 def with_checked_values(variable: Variable, name: str) -> Variable:
     """Encode the numbers in a variable, or check that the encoding can represent its times.
 
-    The caller passes the result to xarray, which encodes everything else: times, strings, and
-    numbers that are certain to fit their encoding. NumPy arrays are checked immediately, and dask
-    arrays block by block when they are computed.
+    Strings, and numbers that are certain to fit their encoding, are returned unchanged. The caller
+    passes the result to xarray, which encodes all values that are not encoded yet. NumPy arrays are
+    checked immediately, and dask arrays block by block when they are computed.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def encode_as_stored(
     return _as_type(encoded.data, dtype)
 
 
-def is_decoded_alike(variable: Variable, stored: Variable) -> bool:
+def has_same_decoding(variable: Variable, stored: Variable) -> bool:
     """Return whether two variables opened from the same array are decoded in the same way."""
     first, second = (
         {key: item.encoding[key] for key in _VALUE_KEYS if key in item.encoding}
@@ -214,9 +214,9 @@ def _check_kind(new: Variable, stored: Variable, name: str) -> None:
 def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Check that the dtype in an encoding can represent all times of a variable.
 
-    If NumPy does not support the calendar, NaT is rejected. Apart from that, floats are not
-    checked, and xarray's default encoding (int64 without packing) needs no check. Dask arrays are
-    checked block by block when they are computed, so the caller must use the returned variable.
+    In calendars that NumPy does not support, NaT is rejected. Float dtypes need no other check, and
+    neither does xarray's default encoding, which is int64 without packing. Dask arrays are checked
+    block by block when they are computed, so the caller must use the returned variable.
     """
     _refuse_calendar_units(encoding, name)
     data, lazy = variable.data, hasattr(variable.data, "dask")
@@ -233,7 +233,7 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
         data = _checked_times(data, variable.dtype, encoding, dtype, name)
     if lazy:
         return variable.copy(data=data)
-    return cf_encoded(variable, name) if _never_dated(variable) else variable
+    return cf_encoded(variable, name) if _is_all_nat(variable) else variable
 
 
 def _encoded_by_block(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
@@ -349,7 +349,7 @@ def _encode_and_compare(
     """Return encoded times, and a mask of the times that decoding reproduces.
 
     If the times are not whole multiples of the requested units, xarray encodes them in finer units.
-    `units` are the units in which to decode; if None, the units that xarray chose when encoding.
+    Decoding uses `units` or, by default, the units that xarray chose.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the caller raises an error if the times are not equal
@@ -379,10 +379,11 @@ def _encode_and_compare(
 
 
 def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str | None) -> Any:
-    """Return the first time that cannot be encoded in `units`. There must be at least one.
+    """Return the first element of `times` that cannot be encoded in `units`.
 
-    xarray chooses the same units for all times. If one of them does not fit, no time is decoded
-    correctly, so the first misfit is found by bisection.
+    `times` must contain such an element. xarray encodes all times in the same units, so a single
+    misfit prevents all times from being decoded correctly. The first misfit is therefore found by
+    bisection.
     """
     times = times.ravel()
     while times.size > 1:
@@ -438,7 +439,7 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 def cf_encoded(variable: Variable, name: str) -> Variable:
     """Encode a variable with xarray, raising ConflictError if xarray fails."""
     calendar = variable.encoding.get("calendar")
-    if _never_dated(variable):
+    if _is_all_nat(variable):
         variable = variable.copy(deep=False)
         variable.encoding["calendar"] = "proleptic_gregorian"
     with _as_conflicts():
@@ -448,8 +449,8 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
     return encoded
 
 
-def _never_dated(variable: Variable) -> bool:
-    """Return whether a variable in memory contains only NaT and has a mixed calendar.
+def _is_all_nat(variable: Variable) -> bool:
+    """Return whether a variable in memory contains only NaT and has the standard calendar.
 
     xarray fails to encode such a variable, because it compares the earliest time with the first
     Gregorian date. NaT is stored in the same way in every calendar that NumPy supports.

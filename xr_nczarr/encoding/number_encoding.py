@@ -84,19 +84,19 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     """Return whether it is sufficient to check the lowest and the highest number.
 
-    This check is not sufficient for integers that are packed as floats, because a number in between
-    may be off by more than one packing step. Nor is it sufficient if `dtype` is bool, which cannot
-    represent numbers between 0 and 1.
+    It is not sufficient in two cases. If integers are packed as floats, any other number may be off
+    by more than one packing step. If `dtype` is bool, numbers between 0 and 1 cannot be
+    represented.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
 
 
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError if rounding turns a number into a value that marks missing data.
+    """Raise ConflictError if a number other than NaN would be stored as a missing value.
 
-    Without packing, a number that equals such a value before rounding is accepted, because the
-    caller considers it missing too. With packing, no packed number may equal such a value.
+    Without packing, a number that already equals the missing value is accepted, because the caller
+    considers that number missing too.
     """
     unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):

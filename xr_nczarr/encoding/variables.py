@@ -45,7 +45,7 @@ class EncodedVariable:
     data
         A NumPy or dask array in the stored dtype.
     fill_value
-        The value of elements in unstored chunks, or None if this value is undefined.
+        The value of elements in missing chunks, or None if this value is undefined.
     encoding
         The encoding keys that have not been applied yet, which specify chunks and codecs.
     explicit
@@ -254,8 +254,8 @@ def _move_key(variable: Variable, explicit: bool) -> None:
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
     """Return the fixed-width string dtype that an encoding requests, or None.
 
-    Only such a dtype can truncate strings. ``S1`` does not count, because it requests an array of
-    characters rather than strings of width 1.
+    No other dtype can truncate strings. ``S1`` requests an array of characters rather than strings
+    of width 1, so None is returned.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None

@@ -135,7 +135,7 @@ class Tree:
             location,
             self.layout,
             grows,
-            lengthened=len(grows) == 1
+            allow_longer=len(grows) == 1
             and grows[0]
             and (dimensions[0].unlimited or variable.dimensions == (name,)),
         )
@@ -219,9 +219,9 @@ class Tree:
 def tree_within(opened: OpenedStore, requested: Layout) -> Tree:
     """Return an initial tree for additions to an existing store.
 
-    The tree has the Zarr version and the dialect of the store, except that nodes are added to an
-    ``nczarr-preview`` store in the ``nczarr`` dialect. All other properties of the layout are those
-    of `requested`.
+    The tree has the Zarr version and the dialect of the store. However, if the dialect of the store
+    is ``nczarr-preview``, the additions have the dialect ``nczarr``. All other properties of the
+    layout are taken from `requested`.
     """
     hierarchy, root, dialect = opened.hierarchy, _skeleton(opened.root), opened.root.dialect
     if dialect == "nczarr-preview":

@@ -100,10 +100,9 @@ def chunked_values(data: Any) -> Any:
     return None
 
 
-def whole_array(variable: Variable) -> LazyArray | None:
-    """Return the lazy array that makes up the whole of a variable, or None.
+def complete_array(variable: Variable) -> LazyArray | None:
+    """Return the lazy array whose values a variable contains completely and in order, or None.
 
-    The result is None unless the variable contains all values of the array in their original order.
     The values may be decoded, and may be divided into dask blocks.
     """
     data: Any = variable._data

@@ -14,7 +14,7 @@ from xarray.coding.times import CFTimedeltaCoder
 from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.encoding.cf_encoding import encode_as_stored, is_decoded_alike
+from xr_nczarr.encoding.cf_encoding import encode_as_stored, has_same_decoding
 from xr_nczarr.encoding.variables import encode_variables, user_attributes
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
 from xr_nczarr.formats.format import Change
@@ -31,7 +31,7 @@ from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.builder import Tree, check_names, tree_within
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.lazy_sources import reading_error, sources_in, whole_array
+from xr_nczarr.writing.lazy_sources import complete_array, reading_error, sources_in
 from xr_nczarr.writing.placement import (
     check_beyond_end,
     check_coordinate,
@@ -58,7 +58,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
     UnsupportedError
         If the store uses a variant of its Zarr version for which writing is not supported.
     ConflictError
-        If the new content does not fit the stored content.
+        If the new data or metadata conflicts with the existing store.
     """
     nodes, path, mode = opened.hierarchy.nodes, request.path, request.options.mode
     paths = [path] if mode == "w" else [group.path for group in request.groups]
@@ -147,7 +147,7 @@ class _Planner:
                 name
                 for name, target in group.variables.items()
                 if name in request.dataset.variables
-                and (array := whole_array(request.dataset.variables[name])) is not None
+                and (array := complete_array(request.dataset.variables[name])) is not None
                 and array.stored.node.path == target.path
                 and array.stored.store.is_same(self.opened.store)
             ]
@@ -155,7 +155,7 @@ class _Planner:
             for name in own:
                 new, old = request.dataset.variables[name], stored[name]
                 same = (new.dims, new.shape) == (old.dims, old.shape)
-                if same and is_decoded_alike(new, old):
+                if same and has_same_decoding(new, old):
                     unchanged.add((request.path, name))
         return unchanged
 
