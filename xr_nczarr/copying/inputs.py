@@ -55,7 +55,7 @@ class Changes:
         Numcodecs configurations in encoding order. If None, the codecs of the source
         are kept.
     skip_unsupported
-        Whether to leave out content that the target cannot express, instead of raising an error.
+        Whether to leave out everything that the target cannot express, instead of raising an error.
     """
 
     chunks: Mapping[str, int] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Input:
     values_of
         Function that returns the stored values of a variable of the source.
     complete
-        Whether all values are stored, so that no value depends on the fill value of an array.
+        Whether the source stores all values. If so, no value depends on an array's fill value.
     subset
         The part of the source to copy.
     changes
@@ -85,9 +85,9 @@ class Input:
         Function that returns a string that changes whenever the source does, or None if changes
         cannot be detected.
     unsupported
-        One phrase for each item that no target can express.
+        Descriptions of everything in the source that no target can express.
     skipped
-        One phrase for each item left out of the tree that `build_tree` returned.
+        Descriptions of everything that is left out of the tree that `build_tree` returned.
     arrays
         Mapping from paths in that tree to the source arrays whose chunks may be copied unchanged.
     groups, sources
@@ -132,7 +132,8 @@ class Input:
         Raises
         ------
         UnsupportedError
-            If the layout cannot express some content, and ``changes.skip_unsupported`` is false.
+            If the layout cannot express a part of the source, and ``changes.skip_unsupported`` is
+            false.
         """
         self.skipped, self.arrays = [], {}
         self.leave_out(self.unsupported, layout)
@@ -162,16 +163,16 @@ class Input:
             self.leave_out([f"that {quote(path)} is unlimited" for path in unlimited], layout)
         return tree
 
-    def leave_out(self, phrases: Sequence[str], layout: Layout) -> None:
-        """Record content, described by `phrases`, that the target cannot express.
+    def leave_out(self, descriptions: Sequence[str], layout: Layout) -> None:
+        """Record descriptions of the parts of the source that the target cannot express.
 
         Raises
         ------
         UnsupportedError
-            If any such content has been recorded, in this call or earlier, and
+            If this call or an earlier one recorded a description, and
             ``changes.skip_unsupported`` is false.
         """
-        self.skipped += phrases
+        self.skipped += descriptions
         if self.skipped and not self.changes.skip_unsupported:
             unnamed = len(self.skipped) - _MAX_NAMED
             named = [*self.skipped[:_MAX_NAMED], *([f"{unnamed} more"] if unnamed > 0 else [])]

@@ -39,7 +39,8 @@ def relayout(
     data
         The stored values (a NumPy or dask array), in the dtype of the variable's node.
     encoding
-        The chunks and codecs: the caller's if `explicit` is True, otherwise the variable's.
+        Encoding keys for chunks and codecs. If `explicit` is True, the caller requested them.
+        Otherwise, they come from the variable.
     complete
         Whether all values are stored, so that the array needs no fill value.
     default_width
@@ -49,7 +50,7 @@ def relayout(
     Raises
     ------
     ConflictError
-        If a string is longer than an attribute of the source allows.
+        If a string is longer than the width that an attribute of the source declares.
     UnsupportedError
         If the layout does not support the type.
     """
@@ -103,8 +104,9 @@ def _strings(variable: Variable, data: Any, layout: Layout, default_width: Any) 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
-    - In plain Zarr where ``fill_value`` is optional, readers treat it as ``_FillValue``. Only NaN
-      is kept, because it masks nothing but NaN, and only if chunks can be missing (not `complete`).
+    - In plain Zarr where ``fill_value`` is optional, readers treat it as ``_FillValue``. NaN is
+      kept, because it masks only NaN. All other fill values are left out. If all values are stored
+      (`complete`), NaN is left out too.
     - In NCZarr, a number is replaced with netCDF's default fill value, which never masks data.
     - Zero is left out, because missing chunks of an array without a fill value are read as zeros.
     """

@@ -139,7 +139,7 @@ def _copy_batch(
 
 
 def _store_fill_chunks(node: ArrayNode, store: Store, chunks: Sequence[Index]) -> None:
-    """Write chunks that contain only the fill value to an array without shards."""
+    """Store chunks that contain only the fill value. The array must not have shards."""
     target, fill = ChunkedArray(node, store), np.asarray(node.fill_value, node.dtype)
     for index in chunks:
         lengths = zip(index, node.chunk_shape, strict=True)
