@@ -345,7 +345,7 @@ class Uploads(InFlight):
     @classmethod
     def _copy(cls, token: str) -> Uploads:
         with cls._copying:  # so that no two threads create a copy for the same write
-            return _remembered_copy(token)
+            return _shared_copy(token)
 
     @classmethod
     def _end_copy(cls, token: str) -> None:
@@ -415,6 +415,9 @@ class Uploads(InFlight):
 
 
 @lru_cache(_MAX_COPIES)
-def _remembered_copy(token: str) -> Uploads:
-    """Return the copy shared by all tasks of a write, even those unpickled after the write ends."""
+def _shared_copy(token: str) -> Uploads:
+    """Return the `Uploads` shared by all tasks of a write in this process.
+
+    It is cached, so that tasks unpickled after the end of the write also share it.
+    """
     return Uploads(token=token)

@@ -108,7 +108,7 @@ def slices_to_write(
 ) -> dict[str, slice]:
     """Return, for each dimension, the slice of the stored array to write.
 
-    Slices count elements, not chunks.
+    The bounds of the slices are in elements, not in chunks.
 
     Raises
     ------
@@ -176,12 +176,12 @@ def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
     """Check that no values are stored beyond the end of an array that an append would extend.
 
     If an array is shorter than an unlimited dimension, the elements between its end and the end of
-    the dimension are read as fill values. An append makes these elements part of the array.
+    the dimension are read as fill values. An append would make these elements part of the array.
 
     Raises
     ------
     ConflictError
-        If the stored chunks contain values other than the fill value there.
+        If the stored chunks contain values beyond the end that differ from the fill value.
     """
     assert target.node is not None
     node = replace(target.readable_node, stored_shape=())

@@ -172,8 +172,8 @@ def to_nczarr(
     ExistsError
         If the store or group exists and `mode` is ``"w-"``.
     ConflictError
-        If the new content does not fit the stored content, or if the file system cannot distinguish
-        two names. Nothing is written in these cases.
+        If the new data or metadata conflicts with the existing store, or if the file system cannot
+        distinguish two names. Nothing is written in these cases.
     RefusedError
         If lazy values are read from an array that would be overwritten, if `mode` is ``"w"`` and
         the target is not a store, or if a name is not a valid file name (on Windows).

@@ -277,10 +277,11 @@ class Transaction:
             Whether to replace a local store atomically. Zip files are always replaced atomically,
             and remote stores never are.
         mark
-            Content of the marker, by which a rerun of the same write recognizes its unfinished
+            Content of the marker, which lets a rerun of the same write recognize the unfinished
             store. Until the old objects have been removed, the marker contains ``{}`` instead.
         resumed
-            Whether an earlier run has left behind this marker and some of the chunks.
+            Whether the target already contains the marker and some of the chunks, because an
+            earlier run was interrupted.
         """
         with self._workspace(plan, staged=staged) as work:
             if plan.new and not resumed:

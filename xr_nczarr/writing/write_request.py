@@ -188,7 +188,7 @@ def unlimited_dimensions(
 
     If `requested` is None, the names are taken from the dataset's encoding, which is set when a
     store is opened. Names that are not dimensions of the dataset are omitted. If `required` is
-    true, such a name in the encoding causes a warning.
+    true, a warning is issued for names in the encoding that are omitted.
 
     Raises
     ------

@@ -83,8 +83,8 @@ class WriteTarget:
         Raises
         ------
         ExistsError
-            If the mode is ``"w-"``, the write is to the root and the store exists, or if the target
-            is not empty but contains no part of a Zarr store.
+            If the store exists, the mode is ``"w-"``, and the write is to the root group. Also
+            raised if the target is not empty but contains no part of a Zarr store.
         NotFoundError
             If the mode is ``"r+"`` and there is no store.
         ConflictError
@@ -168,9 +168,10 @@ def check_removable(store: Store) -> None:
 
 
 def check_no_documents(opened: OpenedStore, paths: Sequence[str]) -> None:
-    """Raise ExistsError if any of `paths` has a group document that is not in the hierarchy.
+    """Raise ExistsError if the store already contains a group at any of `paths`.
 
-    This happens if a parent group has no document.
+    The hierarchy in `opened` must not contain these groups. It lacks a group that exists in the
+    store if one of the group's parents has no metadata document.
     """
     zarr = opened.hierarchy.zarr
     sizes = opened.store.sizes_of([zarr.document_key(path, "group") for path in paths])
