@@ -5,7 +5,7 @@ from xr_nczarr.hierarchy.changes import (
     edit_documents,
     is_consolidated,
     refresh_consolidated,
-    rendered,
+    render_documents,
 )
 from xr_nczarr.hierarchy.fetching import RecordSetError, is_record_document
 from xr_nczarr.hierarchy.implied_keys import (
@@ -32,6 +32,6 @@ __all__ = [
     "open_hierarchy",
     "open_journal",
     "refresh_consolidated",
-    "rendered",
+    "render_documents",
     "with_stored_separator",
 ]

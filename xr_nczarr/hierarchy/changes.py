@@ -10,7 +10,7 @@ from xr_nczarr.formats.format import Change, Hierarchy
 from xr_nczarr.model import BrokenNode, Json
 
 
-def rendered(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
+def render_documents(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     """Render the documents of a hierarchy as a dict mapping keys to bytes, in write order.
 
     A node's documents come before those of its parent, and the root's documents come after those of

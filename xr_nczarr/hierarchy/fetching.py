@@ -34,7 +34,8 @@ class RecordSetError(UnsupportedError):
 def is_record_document(data: Bytes) -> bool:
     """Return whether a ``.zmetadata`` document describes a parquet reference set.
 
-    Otherwise, it is the consolidated metadata of a Zarr v2 store. `data` is its content.
+    `data` contains the bytes of the document. A ``.zmetadata`` document of a Zarr v2 store contains
+    consolidated metadata instead.
     """
     if b'"record_size"' not in bytes(data):
         return False
@@ -67,14 +68,14 @@ class DocumentSource:
         self.probed = self.store.probing()
 
     def fetch(
-        self, keys: Iterable[str], refusals: dict[str, AccessDeniedError] | None = None
+        self, keys: Iterable[str], denied: dict[str, AccessDeniedError] | None = None
     ) -> dict[str, Document]:
         """Fetch documents, and return a dict mapping keys to the documents that exist.
 
         Parameters
         ----------
-        refusals
-            Dict to fill with an error for each key to which access is denied. If None, such an
+        denied
+            Dict to which an AccessDeniedError is added for each inaccessible key. If None, the
             error is raised.
 
         Raises
@@ -94,11 +95,11 @@ class DocumentSource:
             batches.append((single, [key for key in names if key not in consolidated_keys]))
         present: dict[str, Bytes] = {}
         for store, requested in batches:
-            responses = store.fetch(requested) if refusals is None else store.probe(requested)
+            responses = store.fetch(requested) if denied is None else store.probe(requested)
             for key, response in zip(requested, responses, strict=True):
                 if isinstance(response, AccessDeniedError):
-                    assert refusals is not None
-                    refusals[key] = response
+                    assert denied is not None
+                    denied[key] = response
                 elif response is not None:
                     present[key] = response
         if self.probed.returns_pages:
@@ -119,7 +120,7 @@ class DocumentSource:
         self,
         candidates: Sequence[Format],
         keys: Sequence[str],
-        refusals: dict[str, AccessDeniedError],
+        denied: dict[str, AccessDeniedError],
         *,
         consolidated_first: bool,
     ) -> dict[str, Document]:
@@ -130,8 +131,9 @@ class DocumentSource:
         candidates
             The Zarr versions that the store may have.
         keys
-            Keys of the root documents of the widely used Zarr versions among `candidates`.
-        refusals
+            Key of the journal, and keys of the root documents of all candidates except rarely used
+            Zarr versions.
+        denied
             See `fetch`.
         consolidated_first
             Whether the first batch may be limited to consolidated metadata and the journal. This is
@@ -143,17 +145,17 @@ class DocumentSource:
             consolidated_keys = [zarr.consolidated_key for zarr in candidates]
             first = [key for key in keys if key == JOURNAL or key in consolidated_keys]
             others = [key for key in keys if key not in first]
-        documents = self.fetch(first, refusals)
+        documents = self.fetch(first, denied)
         usual = (zarr for zarr in candidates if not zarr.is_rare)
         recognized = next((zarr for zarr in usual if zarr.recognizes(documents)), None)
         # In v3, `consolidated_key` is the key of the root's only document, even if that document
         # contains no consolidated metadata.
         complete = recognized is not None and recognized.consolidated_key in documents
         similar_stores.record(self.store, consolidated=complete)
-        if JOURNAL in documents or (refusals and not are_absent(documents, candidates, True)):
+        if JOURNAL in documents or (denied and not can_assume_missing(documents, candidates, True)):
             complete = False
         if others and not complete:
-            documents |= self.fetch(others, refusals)
+            documents |= self.fetch(others, denied)
         return documents
 
     def _without_pages(
@@ -176,15 +178,17 @@ class DocumentSource:
         return {key: data for key, data in present.items() if key not in pages}
 
 
-def are_absent(
+def can_assume_missing(
     documents: Mapping[str, Document], candidates: Sequence[Format], consolidated: bool
 ) -> bool:
-    """Return whether the inaccessible root documents can be treated as missing.
+    """Return whether the root documents to which access was denied can be treated as missing.
 
     A public bucket that does not allow listing returns 403 for missing objects. `documents` maps
-    keys to the accessible root documents. Inaccessible documents can be treated as missing in two
-    cases: if there is only one candidate format and the accessible documents identify it, or if
-    `consolidated` is True and consolidated metadata is accessible.
+    keys to the accessible root documents. All other root documents can be treated as missing in
+    two cases:
+
+    - There is only one candidate format, and `documents` shows that the store has this format.
+    - `consolidated` is True, and consolidated metadata is accessible.
     """
     if len(candidates) == 1 and candidates[0].recognizes(documents):
         return True
@@ -193,14 +197,14 @@ def are_absent(
     )
 
 
-def refused(refusals: Mapping[str, AccessDeniedError], keys: Sequence[str]) -> AccessDeniedError:
-    """Return the error to raise after access to root documents was denied.
+def denied_error(denied: Mapping[str, AccessDeniedError], keys: Sequence[str]) -> AccessDeniedError:
+    """Build the error to raise after access to root documents was denied.
 
-    `refusals` maps keys to errors. If access to all of the requested `keys` was denied, the message
-    names options that may help.
+    `denied` maps inaccessible keys to errors. If all of the requested `keys` are inaccessible, the
+    message names options that may help.
     """
-    error = next(iter(refusals.values()))
-    if len(refusals) < len(keys):
+    error = next(iter(denied.values()))
+    if len(denied) < len(keys):
         return error
     return AccessDeniedError(
         f"{error.problem} for every metadata document of the root",

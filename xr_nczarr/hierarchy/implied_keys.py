@@ -1,6 +1,6 @@
 """Find documents and chunks by the keys that the metadata implies.
 
-The store is listed only if these keys do not show which separator the chunk keys have.
+The store is listed only if the separator of the chunk keys cannot be determined from these keys.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 
 
 def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
-    """Return an array node whose new chunks will have the same key separator as its stored chunks.
+    """Return an array node with the chunk key separator of the chunks in the store.
 
-    The node is returned unchanged if its metadata declares the separator, or if the first or the
-    last chunk is stored with the implied separator. Otherwise, the array's folder is listed. The
-    alternative separator is chosen only if there are chunks and all of them have it, because a
-    stored chunk with the implied separator would hide a new chunk with the alternative one.
+    The node is returned unchanged if its metadata declares the separator, or if the key of the
+    first or the last chunk has the implied separator. Otherwise, the array's folder is listed. The
+    alternative separator is used only if there are chunks and all of their keys have it. Otherwise,
+    a new chunk could be hidden, because readers try the key with the implied separator first.
     """
     if len(node.key_notations) == 1:
         return node

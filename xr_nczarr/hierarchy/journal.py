@@ -72,7 +72,7 @@ class Journal:
         """The keys of the objects that change, in write order."""
         return [key for key, _, _ in self.documents]
 
-    def before(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
+    def contents_to_restore(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
         """Return a dict mapping keys to earlier content, or None if the change is already complete.
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,

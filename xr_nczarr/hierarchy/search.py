@@ -19,7 +19,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.format import Hierarchy, NodeKind
-from xr_nczarr.hierarchy.fetching import DocumentSource, are_absent, refused
+from xr_nczarr.hierarchy.fetching import DocumentSource, can_assume_missing, denied_error
 from xr_nczarr.hierarchy.journal import JOURNAL, UNFINISHED, has_chunks, parse_journal
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
@@ -148,7 +148,8 @@ class _Search:
             or self.zarr.expand_consolidated(documents) is None
         ):
             interrupted = parse_journal(journal)
-            before = interrupted.before(self.source.probed.fetch(interrupted.keys)) or {}
+            stored = self.source.probed.fetch(interrupted.keys)
+            before = interrupted.contents_to_restore(stored) or {}
             self.source = replace(self.source, store=RolledBackStore(self.store, before))
             self.replaced = before if interrupted.chunks else {}
             documents = self.source.fetch(documents)
@@ -174,17 +175,17 @@ class _Search:
         # the draft.
         for batch in (usual, *([zarr] for zarr in candidates if zarr.is_rare)):
             keys = [key for zarr in batch for key in zarr.root_keys() if key not in documents]
-            refusals: dict[str, AccessDeniedError] = {}
+            denied: dict[str, AccessDeniedError] = {}
             if batch is usual:
                 keys.append(JOURNAL)
             if batch is usual and consolidated:
                 documents = self.source.fetch_root(
-                    candidates, keys, refusals, consolidated_first=self.options.consolidated_first
+                    candidates, keys, denied, consolidated_first=self.options.consolidated_first
                 )
             else:
-                documents |= self.source.fetch(keys, refusals)
-            if refusals and not are_absent(documents, candidates, consolidated):
-                raise refused(refusals, keys)
+                documents |= self.source.fetch(keys, denied)
+            if denied and not can_assume_missing(documents, candidates, consolidated):
+                raise denied_error(denied, keys)
             for zarr in batch:
                 if zarr.recognizes(documents):
                     return documents, zarr
@@ -203,15 +204,15 @@ class _Search:
         return any(zarr.recognizes(documents, path) for path in paths)
 
     def _consolidated_only(self, candidates: Sequence[Format]) -> Hierarchy:
-        refusals: dict[str, AccessDeniedError] = {}
+        denied: dict[str, AccessDeniedError] = {}
         keys = filter(None, (zarr.consolidated_key for zarr in candidates))
-        documents = self.source.fetch(keys, refusals)
+        documents = self.source.fetch(keys, denied)
         for zarr in candidates:
             self.zarr = zarr
             members = zarr.expand_consolidated(documents)
             if members is not None:
                 return self._from_documents(members)
-        for error in refusals.values():
+        for error in denied.values():
             raise error
         raise self._not_consolidated(candidates)
 
@@ -308,8 +309,8 @@ class _Search:
         """
         local = not self.store.remote
         first: NodeKind | None = "array" if local else None
-        refused = {path: _refusal(path) for path in kinds if "\\" in path}
-        kinds = {path: kind for path, kind in kinds.items() if path not in refused}
+        broken = {path: _backslash_node(path) for path in kinds if "\\" in path}
+        kinds = {path: kind for path, kind in kinds.items() if path not in broken}
         keys = {path: self._node_keys(path, kind or first) for path, kind in kinds.items()}
         documents = self.source.fetch(key for names in keys.values() for key in names)
         if local:
@@ -322,7 +323,7 @@ class _Search:
             documents |= self.source.fetch(groups.values())
             for path, key in groups.items():
                 keys[path].append(key)
-        nodes: dict[str, Node | None] = {**refused}
+        nodes: dict[str, Node | None] = {**broken}
         nodes |= {
             path: self._parse_node(path, {key: documents[key] for key in names if key in documents})
             for path, names in keys.items()
@@ -398,7 +399,7 @@ class _Search:
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return the keys of a node's documents.
 
-        If `kind` is given, the document that would define a node of the other kind is omitted.
+        If `kind` is ``"array"``, the document that only groups have is omitted, and vice versa.
         """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
@@ -483,8 +484,11 @@ class _Search:
         )
 
 
-def _refusal(path: str) -> BrokenNode:
-    """Return a node for a path with a backslash, which separates folders on some systems."""
+def _backslash_node(path: str) -> BrokenNode:
+    """Return a broken node for a path that contains a backslash.
+
+    Such paths are rejected, because a backslash separates folders on some systems.
+    """
     error = RefusedError(
         f"the path {quote(repr(path))} contains a backslash",
         remedy="Rename the variable or group with the program that wrote it",

@@ -13,7 +13,7 @@ from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import ConflictError, NotFoundError, Place, quote
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.format import Hierarchy
-from xr_nczarr.hierarchy import HierarchyOptions, open_hierarchy, rendered
+from xr_nczarr.hierarchy import HierarchyOptions, open_hierarchy, render_documents
 from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Json, Node
 from xr_nczarr.netcdf import Group, Layout, Variable, annotate, interpret
 from xr_nczarr.netcdf.annotations import (
@@ -160,7 +160,7 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
     root = _with_source_encoding(opened.root, source, layout)
     hierarchy = annotate(root, layout)
     hierarchy = replace(hierarchy, nodes=_with_source_metadata(hierarchy, source))
-    documents = rendered(hierarchy, consolidated=source.consolidated)
+    documents = render_documents(hierarchy, consolidated=source.consolidated)
     again = open_hierarchy(
         MemoryStore(documents),
         HierarchyOptions(

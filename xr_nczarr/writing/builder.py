@@ -24,7 +24,7 @@ from xr_nczarr.encoding.variables import (
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
 from xr_nczarr.formats import Format
 from xr_nczarr.formats.format import Hierarchy
-from xr_nczarr.hierarchy import rendered
+from xr_nczarr.hierarchy import render_documents
 from xr_nczarr.model import ArrayNode, Node, child_path
 from xr_nczarr.netcdf import Dimension, Group, Layout, Variable, annotate
 from xr_nczarr.netcdf.annotations import is_universal
@@ -261,7 +261,7 @@ def plan_tree(tree: Tree, store: Store) -> WritePlan:
     if consolidated is None:
         consolidated = zarr.consolidated_by_default
     check_names(store, zarr, hierarchy.nodes)
-    documents = rendered(hierarchy, consolidated=consolidated)
+    documents = render_documents(hierarchy, consolidated=consolidated)
     tree.report_changes()
     return WritePlan(zarr, tree.writes(hierarchy), documents, new=True)
 

@@ -182,7 +182,7 @@ class Transaction:
         journal = open_journal(self.store)
         if journal is None:
             return
-        before = journal.before(self.store.fetch(journal.keys))
+        before = journal.contents_to_restore(self.store.fetch(journal.keys))
         if before is None and journal.appended:
             self.applied = journal.appended
             return
