@@ -1,7 +1,7 @@
-"""The location of a reference document.
+"""The location of a reference document, and a cache of parsed reference sets.
 
-If a reference set is large, only the location of its document is pickled, so that the receiving
-process reads the document again.
+If a reference set is large, only the location of its document is pickled. The process that
+unpickles it then reads the document again.
 """
 
 from __future__ import annotations

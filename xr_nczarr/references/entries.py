@@ -131,11 +131,11 @@ def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
             yield (value, *rest)
 
 
-def check_number(value: object, what: str, key: str) -> int:
+def check_number(value: object, field: str, key: str) -> int:
     """Check that an offset or a length is valid, and return it as an int.
 
-    `what` is the name of the value, such as ``"offset"``, and `key` is the key of the reference.
-    Both appear in the error message.
+    `field` is ``"offset"`` or ``"length"``, and `key` is the key of the reference. Both appear in
+    the error message.
 
     Raises
     ------
@@ -146,7 +146,7 @@ def check_number(value: object, what: str, key: str) -> int:
         value = value.item()
     if type(value) is not int or not 0 <= value < MAX_NUMBER:
         raise ReferenceSetError(
-            f"{what} is {quote(repr(value))}; expected a non-negative integer", key=key
+            f"{field} is {quote(repr(value))}; expected a non-negative integer", key=key
         )
     return value
 

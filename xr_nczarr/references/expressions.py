@@ -185,9 +185,9 @@ def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
             yield part
 
 
-def choose(test: Computed, chosen: Computed, other: Computed) -> Computed:
-    """Return a function for ``chosen if test else other`` that evaluates only the chosen branch."""
-    return lambda values: chosen(values) if test(values) else other(values)
+def choose(test: Computed, if_true: Computed, if_false: Computed) -> Computed:
+    """Return a function for ``if_true if test else if_false`` that evaluates only one branch."""
+    return lambda values: if_true(values) if test(values) else if_false(values)
 
 
 def both(left: Computed, right: Computed) -> Computed:

@@ -1,9 +1,9 @@
-"""Generators (``gen``), in which one template declares many keys.
+"""Generators (``gen``), each of which declares many keys with one template.
 
-A reference is looked up without expanding the generator if the keys are chunk keys whose chunk
-index determines the values of all dimensions. Each number in the chunk index must be either a
-constant or ``scale * value + shift``, where ``value`` is the value of a single integer dimension.
-All other generators are expanded.
+A generator is not expanded if its keys are chunk keys, and the chunk index in a key determines the
+values of all dimensions. Each number in the chunk index must be either a constant or
+``scale * value + shift``, where ``value`` is the value of a single integer dimension. All other
+generators are expanded.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Templates(NamedTuple):
 
 @dataclass(frozen=True)
 class Generator(PickledByFields):
-    """One item of ``gen`` in a reference document: templates for keys and for their references.
+    """An element of the ``gen`` array: templates for keys and for their references.
 
     Attributes
     ----------
@@ -194,11 +194,11 @@ class Generator(PickledByFields):
         return (pattern, numbers) if names == self.dimensions.keys() else None
 
     def _index_number(self, part: Expression) -> _IndexNumber | None:
-        """Return the chunk index that `part` evaluates to, as a linear function of one dimension.
+        """Return a number in the chunk index as a linear function of one dimension.
 
-        `part` is an expression in the key template. Return None if the index is not a linear
-        function of exactly one dimension with distinct integer values, or if it can be negative or
-        exceed the largest chunk index.
+        `part` is the expression for this number in the key template. Return None if the number is
+        not a linear function of exactly one dimension with distinct integer values, or if it can be
+        negative or exceed the largest chunk index.
         """
         names = dimensions_in(part)
         if len(names) != 1 or not names <= self._integers.keys():
@@ -213,8 +213,8 @@ class Generator(PickledByFields):
     def _integers(self) -> dict[str, tuple[Collection[int], tuple[int, int]]]:
         """The dimensions whose values are distinct integers.
 
-        Each dimension name maps to its values and to a tuple of the smallest and the largest value,
-        in any order.
+        Each dimension name maps to a tuple of two elements: the values, and a tuple of the smallest
+        and the largest value, in either order.
         """
         integers: dict[str, tuple[Collection[int], tuple[int, int]]] = {}
         for name, domain in self.dimensions.items():
@@ -234,19 +234,19 @@ def _value(parts: Sequence[Expression] | None) -> Callable[[Values], Any] | None
     return compiled(int(part) if isinstance(part, str) and _DIGITS.fullmatch(part) else part)
 
 
-def _number(value: Any, what: str, key: str) -> int:
+def _number(value: Any, field: str, key: str) -> int:
     if type(value) is int and 0 <= value < MAX_NUMBER:
         return value
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
-    return check_number(value, what, key)
+    return check_number(value, field, key)
 
 
 def _linear_factors(part: Expression, ends: tuple[int, int]) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
-    `ends` contains the smallest and the largest value of the variable, in any order. Return None if
-    the expression is not linear, or if it cannot be evaluated for all values, because an
+    `ends` contains the smallest and the largest value of the variable, in either order. Return None
+    if the expression is not linear, or if it cannot be evaluated for all values, because an
     intermediate result is too large.
     """
     scale, shift = 1, 0

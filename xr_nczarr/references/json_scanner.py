@@ -48,10 +48,10 @@ _PAIRS = tuple(
 
 
 def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
-    """Move the members of a JSON document that refer to chunks into `builder`.
+    """Move the references to chunks from a JSON document into `builder`.
 
-    Only long sequences of members with the same notation are moved. All other members stay in the
-    document.
+    Only long sequences of regular members with the same separator and spacing are moved. All other
+    members stay in the document.
 
     Returns
     -------
@@ -256,18 +256,18 @@ class _Block:
         spans = zip(starts.tolist(), stops.tolist(), strict=True)
         return [self.text[start:stop] for start, stop in spans]
 
-    def _changed_rows(self, starts: Numbers, stops: Numbers, *others: Numbers) -> Numbers:
+    def _changed_rows(self, starts: Numbers, stops: Numbers, *columns: Numbers) -> Numbers:
         """Return the positions of the rows that differ from the preceding row.
 
-        A row consists of the text between its start and stop and of its values in `others`. The
-        first row always counts as different. If any text is too long to be compared, all rows count
-        as different.
+        A row consists of the text between its start and its stop, and of one number from each of
+        the `columns`. The first row always counts as different. If any text is too long to be
+        compared, all rows count as different.
         """
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)
         differs[0] = True
-        for other in (lengths, *others):
-            differs[1:] |= other[1:] != other[:-1]
+        for column in (lengths, *columns):
+            differs[1:] |= column[1:] != column[:-1]
         longest = int(lengths[~differs].max(initial=0))
         if longest > _MAX_COMPARED_BYTES:
             return np.arange(len(starts))
@@ -321,10 +321,10 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return how many bits each word must be shifted left to keep only its first bytes.
+    """Compute the left shift, in bits, that removes all but the first bytes of each word.
 
-    For each word, `lengths` contains the number of bytes to keep. Words are little-endian, so the
-    first byte of a word is in its lowest bits. The result is 64 or more if no byte is kept.
+    `lengths` contains the number of bytes to keep in each word. Words are little-endian, so the
+    first byte of a word is in its lowest bits. The shift is 64 or more if no byte is kept.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 

@@ -44,7 +44,8 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
       or ``.parquet``, except for a location that is known to be a folder, such as an existing
       local folder or the root of an fsspec mapper
 
-    If that folder contains the parquet files of a reference set, use `open_record_set` instead.
+    If a folder excluded by the last rule contains the parquet files of a reference set, use
+    `open_record_set` instead.
     """
     url, explicit = location.url.removeprefix(PREFIX), is_explicit(location)
     if not names_reference_set(location, access.options):
@@ -181,9 +182,9 @@ def record_document(store: Store) -> bytes | None:
 def _folder(url: str, options: ReferenceOptions, *, follow_symlinks: bool = True) -> Store:
     """Return a store for the folder that contains a reference set.
 
-    `follow_symlinks` is whether symbolic links in a local folder may point outside the folder. This
-    is safe for a reference document, whose path comes from the caller. For record files, it is safe
-    only if the set is trusted.
+    If `follow_symlinks` is True, symbolic links in a local folder may point outside the folder.
+    This is safe for a reference document, whose path comes from the caller. For record files, it is
+    safe only if the set is trusted.
     """
     path, max_bytes = local_path(url), options.access.limits.max_consolidated_bytes
     if path is not None:

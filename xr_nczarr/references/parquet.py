@@ -116,10 +116,10 @@ class RecordSet(ReferenceSet):
             raise ReferenceSetError(
                 'the parquet file has neither a "path" nor a "raw" column', key=place[0]
             )
-        raw = _present(values, "raw", (str, bytes), key)
+        raw = _column_value(values, "raw", (str, bytes), key)
         if raw is not None:
             return raw.encode() if isinstance(raw, str) else bytes(raw)
-        path = _present(values, "path", str, key)
+        path = _column_value(values, "path", str, key)
         if path is None:
             return None
         offset = check_number(values.get("offset"), "offset", key)
@@ -193,7 +193,7 @@ class RecordSet(ReferenceSet):
         }
 
 
-def _present(values: Mapping[str, Any], column: str, kind: Any, key: str) -> Any:
+def _column_value(values: Mapping[str, Any], column: str, kind: Any, key: str) -> Any:
     """Return the value in a column of a row, or None if the value is missing (null or NaN).
 
     Raises

@@ -55,7 +55,7 @@ ReferenceInput = bytes | bytearray | memoryview | str | Mapping[str, Any]
 def _is_record_set(value: Any) -> bool:
     """Return whether the value of ``.zmetadata`` describes a folder of parquet files.
 
-    Otherwise, the value is the consolidated metadata of a Zarr v2 store.
+    In the reference set of a Zarr v2 store, the value is consolidated metadata instead.
     """
     if isinstance(value, Mapping):
         return "record_size" in value
@@ -131,13 +131,13 @@ def parse_references(
     return replace(listed, generators=tuple(kept), digest=digest)
 
 
-def _digest(others: bytes, tables: Iterable[ReferenceTable]) -> bytes:
-    """Return a digest of a whole reference document.
+def _digest(remaining: bytes, tables: Iterable[ReferenceTable]) -> bytes:
+    """Return a digest of a reference document, some of whose references were moved to `tables`.
 
-    `others` is the text of the document without the references that were moved to `tables`. The
-    digest covers both this text and the tables.
+    `remaining` is the text of the document without these references. The digest covers this text
+    and the tables.
     """
-    digest = hashlib.blake2b(others, digest_size=32)
+    digest = hashlib.blake2b(remaining, digest_size=32)
     for table in tables:
         digest.update(repr((table.pattern, table.shape, table.urls)).encode())
         for numbers in (table.flat_indices, table.url_numbers, table.offsets, table.lengths):

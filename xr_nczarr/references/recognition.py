@@ -29,10 +29,10 @@ _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", 
 def parse_target(target: object) -> Location:
     """Parse a path, a URL or an object that may name a reference set.
 
-    If the target names a reference set explicitly, as ``reference://group::document`` does, the
-    URL of the location is ``reference::``, followed by the URL of the document. In this case,
-    `Location.group` is the group named in the URL, and `Location.target` is the document. Other
-    targets are parsed by `parse_url`.
+    A target such as ``reference://group::document`` names a reference set explicitly. For such a
+    target, `Location.url` consists of ``reference::`` and the URL of the document, `Location.group`
+    is the group named in the URL, and `Location.target` is the document. Other targets are parsed
+    by `parse_url`.
     """
     if is_filesystem(getattr(target, "fs", None)):
         _check_saved(target)

@@ -208,15 +208,15 @@ class ReferenceStore(Store):
             return None
         paths = [places[number][2] for number in numbers]
         ranges = map(ByteRange, paths, table.offsets[rows].tolist(), lengths.tolist())
-        return self._or_fetch_by_key(store.fetch_ranges(list(ranges)), keys, chunks)
+        return self._with_fallback(store.fetch_ranges(list(ranges)), keys, chunks)
 
-    def _or_fetch_by_key(
+    def _with_fallback(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of chunks from `parts`, until a chunk cannot be read.
 
-        That chunk and all later ones are fetched by key instead, so that an error contains the
-        chunk's key.
+        Fetch that chunk and all later chunks by key instead, so that an error contains the chunk's
+        key.
         """
         count = 0
         with suppress(NczarrError):

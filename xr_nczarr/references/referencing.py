@@ -42,7 +42,7 @@ class WrittenReferences:
     arrays
         Number of arrays to which these chunks belong.
     generators
-        Number of generators, which are items of ``gen`` in the document.
+        Number of generators in the document (elements of its ``gen`` array).
     """
 
     target: str

@@ -46,10 +46,9 @@ def render_references(references: ReferenceSet, *, generators: bool = False) -> 
     Parameters
     ----------
     references
-        Any reference set. Its generators are expanded.
+        Any reference set. If it has generators, they are expanded first.
     generators
-        Whether to render references to regularly spaced chunks as generators (``gen``), which
-        declare the same references.
+        Whether to render references to regularly spaced chunks as new generators (``gen``).
 
     Examples
     --------
@@ -61,7 +60,7 @@ def render_references(references: ReferenceSet, *, generators: bool = False) -> 
 
 
 def render_collected(references: ReferenceSet, *, generators: bool) -> dict[str, Any]:
-    """Render a reference set without generators; see `render_references`."""
+    """Render a reference set that has no generators; see `render_references`."""
     refs = {
         key: entry if isinstance(entry, str) else _listed(entry)
         for key, entry in references.entries.items()
@@ -152,9 +151,10 @@ def _encoded_fill(attributes: str) -> str | None:
 def _with_changes(
     entries: Mapping[str, Any], changes: Mapping[str, Mapping[str, Json]], limits: Limits
 ) -> dict[str, Any]:
-    """Return `entries` with changed members in documents and in their consolidated copies.
+    """Return a copy of `entries`, with `changes` made to documents and their consolidated copies.
 
-    All other values are kept verbatim, because readers rely on their exact text to recognize
+    `changes` maps the keys of documents to the members to replace, each with its new value. All
+    other members are kept verbatim, because readers rely on their exact text to recognize
     netCDF-C's character attributes.
     """
     changed = dict(entries)
@@ -189,7 +189,7 @@ def _escaped(text: str) -> str:
 
 
 def _generators(table: ReferenceTable) -> list[Json]:
-    """Return items of ``gen`` that declare all references of a table.
+    """Return generators (elements of ``gen``) that declare all references of a table.
 
     Each generator declares a slice of the array's chunk grid along its first dimension. Either the
     chunks in the slice are evenly spaced in one file, or each chunk is a separate object whose URL
@@ -231,7 +231,7 @@ def _generators(table: ReferenceTable) -> list[Json]:
 def _generator(
     table: ReferenceTable, start: int, stop: int, strides: tuple[int, ...], url_prefix: str | None
 ) -> dict[str, Json]:
-    """Return the item of ``gen`` that declares a slice of an array's chunk grid.
+    """Return the generator (an element of ``gen``) for a slice of an array's chunk grid.
 
     Parameters
     ----------

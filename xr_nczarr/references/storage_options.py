@@ -143,7 +143,8 @@ class ReferenceOptions:
             places = (p for p in options if p in buckets or p.partition("://")[2])
             allow = (*allow, *places)
             if not any(is_below(origin, prefix) for prefix in options if prefix):
-                options[origin] = self.document_only if self.filesystem is None else self.filesystem
+                filesystem = self.filesystem
+                options[origin] = self.same_origin_options if filesystem is None else filesystem
         elif self.others:
             name = quote(next(iter(self.others)))
             raise UnsupportedError(
@@ -178,7 +179,7 @@ class ReferenceOptions:
         }
 
     @property
-    def document_only(self) -> dict[str, Any]:
+    def same_origin_options(self) -> dict[str, Any]:
         """The storage options for the document and for targets on the same host or bucket."""
         return {**self.others, **(self.target_options or {})}
 
@@ -197,14 +198,16 @@ class ReferenceOptions:
         `folder`. For a chained URL, the result also maps each protocol to its options.
         """
         if "::" in folder:
-            return {**self.by_location, **self.document_only}
-        prefixes = [] if self.document_only else _by_prefix(self.by_location).items()
+            return {**self.by_location, **self.same_origin_options}
+        prefixes = [] if self.same_origin_options else _by_prefix(self.by_location).items()
         below = [
             (prefix, options)
             for prefix, options in prefixes
             if is_below(f"{folder}/", prefix) and not is_filesystem(options)
         ]
-        return dict(max(below, key=lambda item: len(item[0]))[1]) if below else self.document_only
+        if not below:
+            return self.same_origin_options
+        return dict(max(below, key=lambda item: len(item[0]))[1])
 
 
 def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
@@ -242,11 +245,11 @@ def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
     return {prefix: options[name] for name in options for prefix in _prefixes(name)}
 
 
-def _prefixes(place: str) -> list[str]:
-    """Return the URL prefixes of a protocol and its other names.
+def _prefixes(name: str) -> list[str]:
+    """Return the URL prefixes of a protocol and of its aliases.
 
-    If `place` is a URL prefix instead of a protocol, the list contains only `place`.
+    If `name` is a URL prefix instead of a protocol, return only this prefix.
     """
-    if not place or "://" in place:
-        return [place]
-    return [f"{protocol}://" for protocol in protocol_names(place)]
+    if not name or "://" in name:
+        return [name]
+    return [f"{protocol}://" for protocol in protocol_names(name)]

@@ -111,10 +111,11 @@ class Targets:
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def locate(self, url: str) -> tuple[str, str]:
-        """Return an identifier for the store that contains a URL's object, and the object's key.
+        """Return an identifier of the store for a URL, and the key of the object in this store.
 
-        URLs with equal identifiers are in the same store. Here, a store is a local drive, a bucket,
-        a single chained URL, or all other URLs with the same protocol and options.
+        URLs with equal identifiers share a store. There is one store for each local drive, for each
+        bucket with the same options, and for each chained URL. Other URLs share a store if they
+        have the same protocol and options.
         """
         path = local_path(url)
         if path is not None:

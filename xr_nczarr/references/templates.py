@@ -202,10 +202,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile the template `name`, to inline it in another template.
+        """Compile the template `name` as an expression to be inlined in another template.
 
-        The other template refers to it by its name alone, or calls it with `arguments`. `scope`
-        contains the names that are visible at this point of the other template.
+        The referring template contains only the name, or a call with `arguments`. `scope` contains
+        the names that are visible where the referring template uses the name.
         """
         if name not in self._texts:
             raise ReferenceSetError(
