@@ -41,8 +41,8 @@ _MAX_NAMED_GROUPS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """The location and the open store that a target refers to."""
+class ResolvedTarget:
+    """The location of a target and its store."""
 
     location: Location
     store: Store
@@ -65,11 +65,13 @@ class Resolved:
 
 
 def locate(target: object) -> Location:
-    """Parse a target, without opening it. A location is returned unchanged."""
+    """Parse a target into a location, without opening it. Return a `Location` unchanged."""
     return target if isinstance(target, Location) else parse_target(target)
 
 
-def resolve(target: object, access: Access | None = None, *, must_exist: bool = True) -> Resolved:
+def resolve(
+    target: object, access: Access | None = None, *, must_exist: bool = True
+) -> ResolvedTarget:
     """Resolve a target to its location and its store, without making remote requests.
 
     Parameters
@@ -90,7 +92,7 @@ def resolve(target: object, access: Access | None = None, *, must_exist: bool = 
 
         store = open_references(location, access)
     store = store or open_store(location, access, must_exist=must_exist)
-    return Resolved(location, store)
+    return ResolvedTarget(location, store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class OpenedStore:
         return group
 
     def check_readable(self, group: Group) -> None:
-        """Raise the error that makes a group unreadable, if there is one."""
+        """Raise the error that was found in the metadata of a group, if the group is unreadable."""
         if group.error is not None and group.is_unreadable:
             raise group.error.located(store=self.store.name)
 
@@ -197,7 +199,7 @@ def open_netcdf(
     dropped
         Names of variables that will not be used; see `interpret`.
     with_sidecars
-        Whether to read sidecars too: the NCZarr objects stored next to the Zarr metadata. Writing
+        Whether to read the sidecars (the NCZarr objects next to the Zarr metadata) as well. Writing
         to the store requires them.
     documents
         A cache that maps keys to the bytes of metadata documents, or to None for a document that
@@ -245,15 +247,15 @@ def open_netcdf(
 
 
 def _read_hierarchy(
-    resolved: Resolved,
+    resolved: ResolvedTarget,
     options: HierarchyOptions,
     access: Access,
     documents: dict[str, Bytes | None] | None,
 ) -> tuple[Store, Hierarchy]:
-    """Read the hierarchy of a store, or of the reference set whose parquet files it contains.
+    """Read the hierarchy of a store, and return the store of its chunks and the hierarchy.
 
-    Also return the store that contains the chunks of this hierarchy. For `documents`, see
-    `open_netcdf`.
+    If the store contains the parquet files of a reference set, the hierarchy and the chunks are
+    those of the set. For `documents`, see `open_netcdf`.
     """
     location, store = resolved.location, resolved.store
     source = store if documents is None else MemoizingStore(store, documents)
@@ -319,10 +321,10 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
         )
 
 
-def open_whole(
+def open_all_groups(
     target: Any, options: OpenOptions, *, documents: dict[str, Bytes | None] | None = None
 ) -> tuple[OpenedStore, Group]:
-    """Open all groups of a store, returning the store and the group named by ``options.group``.
+    """Open all groups of a store, and return the opened store and the group ``options.group``.
 
     For `documents`, see `open_netcdf`.
     """

@@ -185,11 +185,11 @@ def unexpected(value: object, expected: str, place: str | None) -> MetadataError
     )
 
 
-def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
+def unknown(kind: str, name: str, names: Collection[str]) -> NotFoundError:
     """Build the error for a name that does not exist.
 
-    `what` is the kind of item, such as a dimension. The message lists the existing `names`, and
-    suggests close matches.
+    `kind` says what the name should refer to, such as a dimension. The message lists the existing
+    `names`, and suggests close matches.
 
     Examples
     --------
@@ -197,8 +197,8 @@ def unknown(what: str, name: str, names: Collection[str]) -> NotFoundError:
     unknown dimension 'tme'. Did you mean time? The dimensions are lat, time
     """
     listed = [*map(quote, sorted(names)[:_MAX_NAMES]), *(["…"] if len(names) > _MAX_NAMES else [])]
-    known = f"The {what}s are {', '.join(listed)}" if names else f"There are no {what}s"
-    return NotFoundError(f"unknown {what} {quote(name)!r}", remedy=suggestion(name, names) + known)
+    known = f"The {kind}s are {', '.join(listed)}" if names else f"There are no {kind}s"
+    return NotFoundError(f"unknown {kind} {quote(name)!r}", remedy=suggestion(name, names) + known)
 
 
 def suggestion(name: str, names: Collection[str]) -> str:

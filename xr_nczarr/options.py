@@ -67,9 +67,9 @@ class OpenOptions:
     trust
         Pass ``"none"`` for untrusted stores, for example in a service that opens URLs from its
         users. In this mode, symbolic links in a local directory must not lead outside the
-        directory, and HTTP redirects must not lead outside the URL. Reference sets must not refer
-        to data outside their own folder and the locations in the storage option ``allow``. Codecs
-        that other packages register with zarr-python are not used, and `limits` have strict
+        directory, and HTTP redirects must stay under the URL of the store. Reference sets must not
+        refer to data outside their own folder and the locations in the storage option ``allow``.
+        Codecs that other packages register with zarr-python are not used, and `limits` have strict
         defaults. Pass None for trusted stores.
     limits
         Limits on the memory that reading can allocate: a `Limits` object, or a mapping that
@@ -123,7 +123,7 @@ class OpenOptions:
 
     @property
     def bounds(self) -> Limits:
-        """The limits in effect: `limits`, completed with the defaults that `trust` implies."""
+        """The limits in effect: `limits`, with defaults that depend on `trust`."""
         limits = Limits.of(self.limits)
         return limits.strict() if self.trust == "none" else limits
 

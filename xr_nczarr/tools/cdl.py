@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from xr_nczarr.dataset import OpenedStore, open_whole
+from xr_nczarr.dataset import OpenedStore, open_all_groups
 from xr_nczarr.errors import quote
 from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Dimension, Group, Variable
@@ -123,7 +123,7 @@ trust, limits
     }
     """
     options = OpenOptions.of(locals())
-    opened, top = open_whole(target, options)
+    opened, top = open_all_groups(target, options)
     paths = {variable.path for variable in top.all_variables()}
     selected = chosen_paths(variables, paths, "variable")
     if coordinates:

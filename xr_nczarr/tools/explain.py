@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.selection import Selection, select_all
-from xr_nczarr.dataset import OpenedStore, open_whole
+from xr_nczarr.dataset import OpenedStore, open_all_groups
 from xr_nczarr.errors import ConflictError, NczarrError, quote, unknown
 from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Group
@@ -144,7 +144,7 @@ def explain(
     datasets = _datasets(target)
     if datasets is None:
         options = OpenOptions.of(locals())
-        opened, top = open_whole(target, options)
+        opened, top = open_all_groups(target, options)
         indexers = positions_of(indexers, partial(_labeled_dataset, opened, top))
         if all(isinstance(item, int | slice) for item in indexers.values()):
             sources = _stored_sources(opened, top)

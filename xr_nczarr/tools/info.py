@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from xr_nczarr.dataset import open_whole
+from xr_nczarr.dataset import open_all_groups
 from xr_nczarr.errors import quote
 from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Group, Variable
@@ -264,7 +264,7 @@ def info(
       float64 t(x)  2               16 B
     """
     options = OpenOptions.of(locals())
-    opened, top = open_whole(target, options)
+    opened, top = open_all_groups(target, options)
     with Progress(progress and count_chunks, None, " objects") as bar:
         stored = count_stored_chunks(opened, progress=bar) if count_chunks else None
     return StoreInfo(

@@ -14,7 +14,7 @@ from itertools import islice, product
 from typing import Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.dataset import OpenedStore, open_whole
+from xr_nczarr.dataset import OpenedStore, open_all_groups
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
@@ -143,11 +143,11 @@ def _open(
     value of this option is used unchanged. The documents that are read are added to `documents`.
     """
     if options.consolidated is not None:
-        return open_whole(target, options, documents=documents)
+        return open_all_groups(target, options, documents=documents)
     try:
-        return open_whole(target, replace(options, consolidated=False), documents=documents)
+        return open_all_groups(target, replace(options, consolidated=False), documents=documents)
     except (NotFoundError, UnsupportedError):
-        return open_whole(target, options, documents=documents)
+        return open_all_groups(target, options, documents=documents)
 
 
 def _error(place: str, error: NczarrError) -> Finding:
