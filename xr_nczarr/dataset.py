@@ -146,7 +146,7 @@ class OpenedStore:
     def check_readable(self, group: Group) -> None:
         """Raise the error that was found in the metadata of a group, if the group is unreadable."""
         if group.error is not None and group.is_unreadable:
-            raise group.error.located(store=self.store.name)
+            raise group.error.add_context(store=self.store.name)
 
     def _present_groups(self) -> str:
         options = replace(self.options, group=None, storage_options=None)

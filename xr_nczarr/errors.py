@@ -76,8 +76,8 @@ class NczarrError(Exception):
         self.variable = variable
         self.chunk = chunk
 
-    def located(self, **fields: Any) -> Self:
-        """Fill in the given fields (such as `key`) that are not already set, and return self."""
+    def add_context(self, **fields: Any) -> Self:
+        """Set the given fields, such as `key`, unless they have a value. Return the error."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -100,7 +100,7 @@ class NczarrError(Exception):
         return f"{message}. {self.remedy}" if self.remedy else message
 
 
-class Place:
+class ErrorContext:
     """A context manager that adds fields, such as the key, to any `NczarrError` raised within it.
 
     Fields that already have a value are kept.
@@ -116,7 +116,7 @@ class Place:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, NczarrError):
-            error.located(**self._fields)
+            error.add_context(**self._fields)
 
 
 class NotFoundError(NczarrError, FileNotFoundError):

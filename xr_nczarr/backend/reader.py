@@ -160,7 +160,9 @@ class StoredGroup:
             self.problems[name] = error
             self.unreadable.add(name)
             stored = self._unreadable(name, variable, dims, error)
-        error = self.problems[name].located(store=self.opened.store.name, variable=variable.path)
+        error = self.problems[name].add_context(
+            store=self.opened.store.name, variable=variable.path
+        )
         if self.opened.options.on_unsupported == "raise":
             raise error
         if self.opened.options.on_unsupported == "skip":

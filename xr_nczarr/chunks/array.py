@@ -20,7 +20,7 @@ from xr_nczarr.chunks.rectilinear import read_boxes
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.writing import PartWriter, Submit
 from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
-from xr_nczarr.errors import Place
+from xr_nczarr.errors import ErrorContext
 from xr_nczarr.locks import ThreadLimiter, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage import Store
@@ -104,7 +104,7 @@ class ChunkedArray:
         Accessing this property can raise the same errors as `compile_codec`.
         """
         options = self.options
-        with Place(store=self.store.name, variable=self.node.path):
+        with ErrorContext(store=self.store.name, variable=self.node.path):
             return compile_codec(
                 self.node,
                 limits=options.limits,
@@ -119,7 +119,7 @@ class ChunkedArray:
         if not node.shards:
             return ChunkObjects(node)
         inner_shapes = [*(level.shape for level in node.shards[1:]), node.chunk_shape]
-        with Place(store=self.store.name, variable=node.path):
+        with ErrorContext(store=self.store.name, variable=node.path):
             levels = [
                 ShardIndex(level, inner_shape, limits=options.limits, custom=options.codecs)
                 for level, inner_shape in zip(node.shards, inner_shapes, strict=True)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.chunks.sharding import Shards
-from xr_nczarr.errors import Place
+from xr_nczarr.errors import ErrorContext
 from xr_nczarr.model import ArrayNode, ChunkKeys
 from xr_nczarr.storage import ByteRange, Bytes, Store
 
@@ -65,7 +65,7 @@ class ChunkObjects:
                     names = list(dict.fromkeys(item.key for item in ranges))
                     sizes = dict(zip(names, store.known_sizes(names) or (), strict=False))
                 if data is not None and (size := sizes.get(item.key)):
-                    with Place(key=item.key):
+                    with ErrorContext(key=item.key):
                         check_size(size)
                 yield data
 

@@ -228,14 +228,14 @@ class PartReader:
         try:
             yield from fetched
         except NczarrError as error:
-            error.located(variable=self.node.path)
+            error.add_context(variable=self.node.path)
             for part in batch:
                 if self.layout.key_of(part.chunk) == error.key:
                     self._locate(error, part)
             raise
 
     def _locate(self, error: NczarrError, part: ChunkPart) -> None:
-        error.located(
+        error.add_context(
             store=self.store.name,
             key=self.layout.key_of(part.chunk),
             variable=self.node.path,

@@ -14,7 +14,7 @@ from operator import floordiv, mod
 
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.codecs import ShardIndex
-from xr_nczarr.errors import Place, StorageError, UnsupportedError
+from xr_nczarr.errors import ErrorContext, StorageError, UnsupportedError
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import ByteRange, Bytes, Read, SharedCache, Store, Versioned
 
@@ -154,7 +154,7 @@ class Shards:
         if outermost.wrapped:
             for key, data in fetched.items():
                 if data is not None:
-                    with Place(key=key):
+                    with ErrorContext(key=key):
                         fetched[key] = outermost.unwrap(data)
         return fetched
 
@@ -179,7 +179,7 @@ class Shards:
         for holder, data in zip(holders, source.read_indices(ranges), strict=True):
             if data is not None:
                 size = source.size(holder.key) if depth == 0 else holder.length
-                with Place(key=holder.key):
+                with ErrorContext(key=holder.key):
                     entries[holder] = level.parse(data, size)
         located: list[ByteRange | None] = []
         for chunk, shard in zip(chunks, shard_ranges, strict=True):

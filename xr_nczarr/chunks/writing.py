@@ -134,7 +134,7 @@ class PartWriter:
                 self.codec.check_round_trip(data, part.source, values)
             return data
         except NczarrError as error:
-            error.located(
+            error.add_context(
                 store=self.store.name,
                 key=self.layout.key_of(part.chunk),
                 variable=self.node.path,

@@ -443,7 +443,7 @@ class ChunkCodec:
                     return out
                 data = step.decode(data)
             except NczarrError as error:
-                error.located(place=step.place)
+                error.add_context(place=step.place)
                 raise
             except BaseException as failure:
                 if not _is_codec_failure(failure):
@@ -457,7 +457,7 @@ class ChunkCodec:
             try:
                 data = step.encode(data)
             except NczarrError as error:
-                error.located(place=step.place)
+                error.add_context(place=step.place)
                 raise
             except BaseException as failure:
                 if not _is_codec_failure(failure):

@@ -17,9 +17,9 @@ from xr_nczarr.codecs.pipeline import UINT8, ChunkCodec, Flow, Step, StepRequest
 from xr_nczarr.errors import (
     ChunkError,
     ConflictError,
+    ErrorContext,
     LimitError,
     MetadataError,
-    Place,
     RefusedError,
     UnsupportedError,
     quote,
@@ -116,7 +116,7 @@ def check_codec(
     sizes.
     """
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
-    with Place(variable=node.path):
+    with ErrorContext(variable=node.path):
         for spec in (*node.codecs, *shard_specs):
             _find_builder(spec, custom or {}, plugins)
 
@@ -198,7 +198,7 @@ def compile_chain(
     steps: list[Step] = []
     encoded, max_bytes = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
-        with Place(place=_place(spec)):
+        with ErrorContext(place=_place(spec)):
             builder = _find_builder(spec, custom, plugins)
             if encoded.dtype.hasobject and builder is _BYTE_CODECS.get(spec.name):
                 raise MetadataError(

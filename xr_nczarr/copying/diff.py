@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from xr_nczarr.copying.inputs import Changes, open_input
 from xr_nczarr.copying.netcdf_output import FileLayout, netcdf_value
-from xr_nczarr.errors import MetadataError, Place, quote
+from xr_nczarr.errors import ErrorContext, MetadataError, quote
 from xr_nczarr.formats.documents import render_json
 from xr_nczarr.formats.json_text import parse_json
 from xr_nczarr.model import Limits
@@ -227,7 +227,7 @@ class _Comparator:
         self._compare_attributes(path, *attributes)
         kinds = [(variable.shape, variable.kind) for variable in variables]
         if not self.metadata and kinds[0] == kinds[1]:
-            with Place(variable=path):
+            with ErrorContext(variable=path):
                 self._compare_values(first, *(tree.written[path].data for tree in self.trees))
 
     def _compare_values(self, variable: Variable, first: Any, second: Any) -> None:

@@ -26,7 +26,7 @@ from xr_nczarr.copying.relayout import relayout
 from xr_nczarr.copying.subset import Subset
 from xr_nczarr.dataset import OpenedStore, open_netcdf
 from xr_nczarr.encoding.variables import check_dimension, stored_name
-from xr_nczarr.errors import ConflictError, Place, UnsupportedError, quote, unknown
+from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, quote, unknown
 from xr_nczarr.model import Node, child_path, group_path, parent_path
 from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
@@ -150,7 +150,7 @@ class Input:
             for name, variable in group.variables.items():
                 path = child_path(group.path, name)
                 try:
-                    with Place(variable=path):
+                    with ErrorContext(variable=path):
                         self._add(tree, copied, variable)
                 except UnsupportedError as error:
                     if not self.changes.skip_unsupported:
@@ -183,7 +183,7 @@ class Input:
         """Add a variable of the subset, with its values, to a group of the target tree."""
         source = self.sources[variable.path]
         if source.error is not None:
-            raise source.error.located(store=self.store.name)
+            raise source.error.add_context(store=self.store.name)
         values, selected = self.values_of(source), self.subset.indexer(source)
         if selected is not None:
             values = values[BasicIndexer(selected)]  # type: ignore[index]
@@ -303,7 +303,7 @@ def _of_store(
     nodes = opened.hierarchy.nodes
     for group in opened.root.walk():
         if group.error is not None:
-            raise group.error.located(store=opened.store.name)
+            raise group.error.add_context(store=opened.store.name)
         holders: list[Group | Variable] = [group, *group.variables.values()]
         for holder in holders:
             holder.attributes = attributes_of(holder.attributes, nodes.get(holder.path))

@@ -28,7 +28,7 @@ from xr_nczarr.copying.netcdf_c import (
     text_of,
 )
 from xr_nczarr.encoding.array_nodes import chunk_shape
-from xr_nczarr.errors import Place
+from xr_nczarr.errors import ErrorContext
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import is_bookkeeping
@@ -253,7 +253,7 @@ class NetcdfValues(BackendArray):
             within.append(slice(None, None, positions.step) if isinstance(item, slice) else 0)
         values = np.empty(lengths, self.dtype)
         if values.size:
-            with LOCK, Place(variable=self.variable.path):
+            with LOCK, ErrorContext(variable=self.variable.path):
                 values = self._box(starts, lengths)
         selected: Array = values[tuple(within)]
         return selected

@@ -23,7 +23,7 @@ from xr_nczarr.copying.netcdf_c import (
     Handle,
 )
 from xr_nczarr.copying.transfer import rearranged
-from xr_nczarr.errors import Place, UnsupportedError, quote
+from xr_nczarr.errors import ErrorContext, UnsupportedError, quote
 from xr_nczarr.locks import InFlight
 from xr_nczarr.model import Attributes
 from xr_nczarr.netcdf import Group, Layout, Variable
@@ -100,7 +100,7 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
                 data = tree.written[variable.path].data
                 whole = tuple([slice(0, size) for size in data.shape])
                 for part in rearranged(ArrayWrite(variable.node, whole, data)):
-                    with Place(variable=variable.path):
+                    with ErrorContext(variable=variable.path):
                         store_values([part], [writer.variables[variable.path]], scheduler="threads")
                     bar.advance(part.data.nbytes)
         on_error.pop_all()
@@ -133,12 +133,12 @@ class _FileWriter:
         new = self.handle.integer
         for dimension in group.dimensions.values():
             length = ctypes.c_size_t(0 if dimension.unlimited else dimension.size)
-            with Place(place=f"dimension {dimension.path}"):
+            with ErrorContext(place=f"dimension {dimension.path}"):
                 number = new("nc_def_dim", ncid, os.fsencode(dimension.name), length)
             self.dimensions[dimension.path] = number
         self._put_attributes(ncid, GLOBAL, group.attributes)
         for variable in group.variables.values():
-            with Place(variable=variable.path):
+            with ErrorContext(variable=variable.path):
                 self._define_variable(variable, ncid)
         for name, child in group.groups.items():
             self.define(child, new("nc_def_grp", ncid, os.fsencode(name)))
@@ -206,7 +206,7 @@ class _FileWriter:
 
     def _put_attributes(self, ncid: int, varid: int, attributes: Mapping[str, Any]) -> None:
         for name, value in attributes.items():
-            with Place(place=f"attribute {name}"):
+            with ErrorContext(place=f"attribute {name}"):
                 self._put_attribute((ncid, varid, os.fsencode(name)), netcdf_value(value))
 
     def _put_attribute(self, place: tuple[int, int, bytes], value: Any) -> None:

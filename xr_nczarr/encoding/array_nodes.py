@@ -17,7 +17,7 @@ from xr_nczarr.encoding.encoding_keys import (
     requested_codecs,
 )
 from xr_nczarr.encoding.variables import EncodedVariable
-from xr_nczarr.errors import ConflictError, NczarrError, Place
+from xr_nczarr.errors import ConflictError, ErrorContext, NczarrError
 from xr_nczarr.formats.numcodecs_notation import POINTER_BYTES
 from xr_nczarr.model import ArrayNode, CodecSpec, ShardSpec
 from xr_nczarr.netcdf import Layout
@@ -73,7 +73,7 @@ def make_node(
     if encoded.kind == "string" and not dtype.hasobject:
         itemsize = POINTER_BYTES
     adapted = dropped = ""
-    with Place(variable=path):
+    with ErrorContext(variable=path):
         chunks, shards = requested_shapes(encoding, shape, characters=encoded.kind == "char")
         contiguous = bool(encoding.get("contiguous"))
         if not explicit:

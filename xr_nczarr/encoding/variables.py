@@ -16,7 +16,7 @@ from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
 from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.encoding.strings import encode_text, in_width, string_data
-from xr_nczarr.errors import ConflictError, Place, UnsupportedError
+from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
 from xr_nczarr.netcdf import Layout
@@ -137,14 +137,14 @@ def encode_variables(
         for dimension in original.dims:
             check_dimension(dimension, layout)
         variable = original.copy(deep=False)
-        with Place(variable=str(key)):
+        with ErrorContext(variable=str(key)):
             variable.attrs = user_attributes(original.attrs, original.dims)
         variable.encoding = encoding.get(key, original.encoding)
         prepared[key] = _prepared(variable, str(key), key in encoding)
     encoded = {}
     for key, variable in conventions.cf_encoder(prepared, {})[0].items():
         name = stored_name(key)
-        with Place(variable=name):
+        with ErrorContext(variable=name):
             encoded[name] = _encode_variable(variable, name, layout, key in encoding)
     return encoded
 

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Collection, Hashable, Mapping
 
-from xr_nczarr.errors import LimitError, MetadataError, Place, quote, unexpected
+from xr_nczarr.errors import ErrorContext, LimitError, MetadataError, quote, unexpected
 from xr_nczarr.formats.json_text import StrictText, parse_json, strict_text
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
@@ -78,7 +78,7 @@ class Document:
             If the document is not valid UTF-8 or JSON, an object has duplicate names, values are
             nested beyond ``max_depth``, or a string contains lone surrogates.
         """
-        with Place(key=self.key):
+        with ErrorContext(key=self.key):
             text = self._text()
             value = parse_json(text, max_depth=self._max_depth)
             if _SURROGATE.search(text):
@@ -110,7 +110,7 @@ class Document:
         """
         source = self if member is None else self.member(member)
         if not isinstance(source.value, dict):
-            raise unexpected(source.value, "an object", member).located(key=self.key)
+            raise unexpected(source.value, "an object", member).add_context(key=self.key)
         return Attributes(source.value, source.literal)
 
     def literal(self, name: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from xr_nczarr.errors import NczarrError, Place
+from xr_nczarr.errors import ErrorContext, NczarrError
 from xr_nczarr.formats.documents import Document, render_json
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
@@ -238,7 +238,7 @@ class Format(ABC):
                 _check_chunk_sizes(node, limits)
             return node
         except NczarrError as error:
-            return BrokenNode(path=path, error=error.located(key=key), **parsing.fields)
+            return BrokenNode(path=path, error=error.add_context(key=key), **parsing.fields)
 
     @abstractmethod
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
@@ -284,7 +284,7 @@ class Format(ABC):
         document = documents.get(self.consolidated_key or "")
         if document is None:
             return None
-        with Place(key=document.key):
+        with ErrorContext(key=document.key):
             return self._expand_consolidated(document)
 
     def _expand_consolidated(self, document: Document) -> dict[str, Document] | None:

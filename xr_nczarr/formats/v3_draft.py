@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import Place, UnsupportedError, quote, unexpected
+from xr_nczarr.errors import ErrorContext, UnsupportedError, quote, unexpected
 from xr_nczarr.formats import numcodecs_notation, typestrings
 from xr_nczarr.formats.documents import (
     Document,
@@ -157,7 +157,7 @@ class V3Draft(Format):
         UnsupportedError
             If the entry point declares an unknown version, encoding or extension.
         """
-        with Place(key=_ENTRY):
+        with ErrorContext(key=_ENTRY):
             members = read_object(documents[_ENTRY].value, None)
             version = read_text(required(members, "zarr_format"), "zarr_format")
             match = _VERSION.fullmatch(version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from xr_nczarr.errors import Place
+from xr_nczarr.errors import ErrorContext
 from xr_nczarr.formats.documents import Document, edited
 from xr_nczarr.formats.format import Change, Hierarchy
 from xr_nczarr.model import BrokenNode, Json
@@ -20,7 +20,7 @@ def render_documents(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, b
     zarr = hierarchy.zarr
     documents: dict[str, bytes] = {}
     for path in sorted(hierarchy.nodes, key=children_first):
-        with Place(key=path):
+        with ErrorContext(key=path):
             documents.update(zarr.render_node(hierarchy.nodes[path]))
     if consolidated:
         documents |= zarr.render_consolidated(documents)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from xr_nczarr.errors import MetadataError, Place
+from xr_nczarr.errors import ErrorContext, MetadataError
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.storage import Store
 
@@ -110,7 +110,7 @@ def open_journal(store: Store) -> Journal | None:
         If the journal is damaged.
     """
     (data,) = store.fetch([JOURNAL])
-    with Place(store=store.name):
+    with ErrorContext(store=store.name):
         return None if data is None else parse_journal(Document(JOURNAL, data, consolidated=True))
 
 

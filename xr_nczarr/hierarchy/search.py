@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from xr_nczarr.errors import (
     AccessDeniedError,
+    ErrorContext,
     LimitError,
     MetadataError,
     NczarrError,
     NotFoundError,
-    Place,
     RefusedError,
     UnsupportedError,
     quote,
@@ -107,7 +107,7 @@ def open_hierarchy(store: Store, options: HierarchyOptions) -> Hierarchy:
     RecordSetError
         If the store is the folder of a parquet reference set.
     """
-    with Place(store=store.name):
+    with ErrorContext(store=store.name):
         search = _Search(store, options)
         hierarchy = search.run()
         search.mark_overwritten()
@@ -368,7 +368,7 @@ class _Search:
         if isinstance(listing, NczarrError):
             children = self._children_in_sidecars(group)
             if children is None:
-                raise listing.located(key=group.path) from listing.__cause__
+                raise listing.add_context(key=group.path) from listing.__cause__
             return children
         listed_keys = {key_prefix(group.path) + name for name in listing.objects}
         # A listing (such as an HTML index page) that omits the group's own document may also omit

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import NczarrError, Place
+from xr_nczarr.errors import ErrorContext, NczarrError
 from xr_nczarr.formats.format import Hierarchy
 from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Json, Node
 from xr_nczarr.netcdf.annotations import (
@@ -181,7 +181,7 @@ class _Writer:
         for name, value in values.items():
             if is_bookkeeping(name):
                 continue
-            with Place(variable=path, place=f"attribute {name}"):
+            with ErrorContext(variable=path, place=f"attribute {name}"):
                 if name == "_FillValue" and stored is not None:
                     in_base64 = self.zarr.requires_fill_value
                     encoded = encode_fill_value(

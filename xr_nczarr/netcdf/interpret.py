@@ -223,9 +223,9 @@ class _Interpreter:
                     attributes["_FillValue"] = array.fill_value
             dimensions = self.scope.dimensions_of(node, annotation, group)
         except MetadataError as problem:
-            error = self.locate(problem, node).located(variable=path)
+            error = self.locate(problem, node).add_context(variable=path)
         if isinstance(node, BrokenNode):
-            error = node.error.located(variable=path)
+            error = node.error.add_context(variable=path)
         group.variables[name] = Variable(
             path=path,
             name=name,
@@ -237,7 +237,7 @@ class _Interpreter:
         )
 
     def locate(self, problem: MetadataError, node: Node) -> MetadataError:
-        return problem.located(key=document_key(node, problem.place, self.zarr))
+        return problem.add_context(key=document_key(node, problem.place, self.zarr))
 
     def decoded_form(
         self, node: ArrayNode, annotation: ArrayAnnotation | None

@@ -163,7 +163,7 @@ class Generator(PickledByFields):
             offset = _number(templates.offset(values), "offset", key)
             return Address(url, offset, _number(templates.length(values), "length", key))
         except NczarrError as error:
-            error.located(key=key, place="gen")
+            error.add_context(key=key, place="gen")
             raise
 
     @cached_property

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
+from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, UnsupportedError
 from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.references.document import ReferenceDocument
 from xr_nczarr.references.parquet import parse_parquet_references
@@ -71,7 +71,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     document = replace(document, medium=document.medium or location.medium)
     document.check_medium("s3")
     if document.url:
-        with Place(store=mask(document.url)):
+        with ErrorContext(store=mask(document.url)):
             try:
                 return _open_at(document, options.at(document))
             except NotFoundError:
@@ -84,7 +84,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
             f'the storage option "fo" has the unsupported type {type(document.target).__name__}',
             remedy="Pass the path or URL of a reference set, or its document as a dictionary",
         )
-    with Place(store="references"):
+    with ErrorContext(store="references"):
         references = parse_references(document.target, **options.parsing)
     return ReferenceStore(references, options.targets(None), "references")
 
@@ -127,7 +127,7 @@ def open_record_set(
 def _record_set(
     store: Store, url: str | None, document: bytes, options: ReferenceOptions
 ) -> ReferenceStore:
-    with Place(store=store.name):
+    with ErrorContext(store=store.name):
         references = parse_parquet_references(document, store.fetch, options.access.limits)
         record_set = ReferenceStore(references, options.targets(url), store.name)
     record_set.consolidated = True

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import LimitError, NczarrError, Place, ReferenceSetError, quote
+from xr_nczarr.errors import ErrorContext, LimitError, NczarrError, ReferenceSetError, quote
 from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.references.entries import (
@@ -320,7 +320,7 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Address:
     try:
         url = render_url(url)
     except NczarrError as error:
-        error.located(key=key)
+        error.add_context(key=key)
         raise
     if len(value) == 1:
         return Address(url)
@@ -401,7 +401,7 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
             raise ReferenceSetError(
                 f'"{member}" is {quote(repr(text))}; expected a string', place=member
             )
-        with Place(place=member):
+        with ErrorContext(place=member):
             return templates.compile(text, dimensions)
 
     return Generator(

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xr_nczarr.errors import (
+    ErrorContext,
     LimitError,
     NczarrError,
-    Place,
     ReferenceSetError,
     UnsupportedError,
     reason_of,
@@ -93,7 +93,7 @@ class RecordFiles:
         LimitError
             If the file has more than `max_rows` rows, or is larger than `max_bytes`.
         """
-        with Place(key=name):
+        with ErrorContext(key=name):
             try:
                 return self.load([name])[name].row(row)
             except NczarrError:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
-from xr_nczarr.errors import NczarrError, Place, StorageError, UnsupportedError
+from xr_nczarr.errors import ErrorContext, NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references.document import ReferenceDocument
@@ -112,7 +112,7 @@ class ReferenceStore(Store):
         if self._references is not None:
             return self._references
         assert self.document is not None
-        with Place(store=self.name):
+        with ErrorContext(store=self.name):
             whole = self.document.references()
         return whole.subset(self.prefix) if self.prefix else whole
 
@@ -331,7 +331,7 @@ class ReferenceStore(Store):
             if isinstance(reference, Address) and reference.url not in urls:
                 urls[reference.url] = self._resolve_target(reference.url)
         except NczarrError as error:
-            error.located(store=self.name, key=key)
+            error.add_context(store=self.name, key=key)
             raise
         if reference is None:
             return None

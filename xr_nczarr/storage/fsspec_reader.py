@@ -368,7 +368,7 @@ class FsspecReader(RemoteClient):
         """
         key = request.key or None
         if isinstance(error, NczarrError):
-            return error.located(store=self.name, key=key)
+            return error.add_context(store=self.name, key=key)
         failure = storage_error(error, store=self.name, key=key)
         if is_transient(error):
             failure.remedy = remedy_of(error)

@@ -16,8 +16,8 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from xr_nczarr.errors import (
+    ErrorContext,
     NczarrError,
-    Place,
     StorageConnectionError,
     StorageError,
     StorageTimeoutError,
@@ -276,7 +276,7 @@ class ObstoreClient(RemoteClient):
         try:
             if request.is_whole:
                 return self._get(key, expected)
-            with Place(place=request.description):
+            with ErrorContext(place=request.description):
                 span = {"suffix": length} if start < 0 else (start, start + length)
                 return self._get(key, expected, span)
         except StorageError as error:

@@ -244,7 +244,7 @@ class ZarrPythonClient(RemoteClient):
         for item, result in zip(items, results, strict=True):
             key = item if isinstance(item, str) else item[0]
             if isinstance(result, NczarrError):
-                raise result.located(store=self.name, key=key or None)
+                raise result.add_context(store=self.name, key=key or None)
             if isinstance(result, Exception):
                 raise self._failure(result, key) from result
             if isinstance(result, BaseException):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.errors import ConflictError, NotFoundError, Place, quote
+from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, quote
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.format import Hierarchy
 from xr_nczarr.hierarchy import HierarchyOptions, open_hierarchy, render_documents
@@ -154,7 +154,7 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
         If the dialect cannot express all metadata of the store.
     """
     source = opened.hierarchy
-    with Place(store=opened.store.name):
+    with ErrorContext(store=opened.store.name):
         source.zarr.check_writable()
     layout = Layout(zarr=source.zarr, dialect=dialect)
     root = _with_source_encoding(opened.root, source, layout)

@@ -289,5 +289,5 @@ def check_names(
     except NczarrError as error:
         path = keys.get(error.key or "")
         if path is not None and isinstance(added[path], ArrayNode):
-            error.located(variable=path)
+            error.add_context(variable=path)
         raise

@@ -21,7 +21,7 @@ import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.encoding.blockwise import opened_lazily
-from xr_nczarr.errors import ConflictError, Place
+from xr_nczarr.errors import ConflictError, ErrorContext
 from xr_nczarr.locks import InFlight, ProcessLock
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
@@ -264,7 +264,7 @@ class _BlockTarget:
             selection, values = tuple([slice(0, 1)] * len(node.shape)), values.reshape(node.shape)
         sizes = zip(selection, node.shape, strict=True)
         shape = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
-        with Place(variable=node.path):
+        with ErrorContext(variable=node.path):
             values = _in_declared_type(values, shape, node.dtype)
         with self.uploads:
             self.array.write(

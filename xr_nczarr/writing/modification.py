@@ -16,7 +16,7 @@ from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.cf_encoding import encode_as_stored, has_same_decoding
 from xr_nczarr.encoding.variables import encode_variables, user_attributes
-from xr_nczarr.errors import ConflictError, NotFoundError, Place, UnsupportedError
+from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, UnsupportedError
 from xr_nczarr.formats.format import Change
 from xr_nczarr.hierarchy import (
     children_first,
@@ -203,7 +203,7 @@ class _Planner:
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:
             if isinstance(node := nodes.get(path), BrokenNode) and path not in self.replaced:
-                raise node.error.located(store=self.opened.store.name)
+                raise node.error.add_context(store=self.opened.store.name)
             if path not in self.replaced and path not in self.tree.groups:
                 new.append(path)
             path = parent_path(path)
@@ -237,7 +237,7 @@ class _Planner:
         for name in map(str, dataset.variables):
             if name in stored and (path, name) not in unchanged:
                 target = group.variables[name]
-                with Place(variable=target.path):
+                with ErrorContext(variable=target.path):
                     self._plan_variable(target, variables[name], stored[name], region)
         if new:
             # Stored coordinates are left out, so that new bounds for them get their own units,

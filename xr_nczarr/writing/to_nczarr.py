@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from xarray import DataArray, Dataset, DataTree
 
 from xr_nczarr.dataset import resolve
-from xr_nczarr.errors import Place
+from xr_nczarr.errors import ErrorContext
 from xr_nczarr.storage import Access
 from xr_nczarr.writing.builder import plan_creation
 from xr_nczarr.writing.lazy_sources import check_sources_outside
@@ -203,7 +203,7 @@ def to_nczarr(
         atomic=atomic,
         overwrite=overwrite,
     )
-    with Place(store=store.name):
+    with ErrorContext(store=store.name):
         request = normalize(
             obj,
             group=group,

@@ -14,7 +14,7 @@ import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.errors import ConflictError, Place
+from xr_nczarr.errors import ConflictError, ErrorContext
 from xr_nczarr.formats import Format
 from xr_nczarr.formats.format import Change
 from xr_nczarr.hierarchy import edit_documents, refresh_consolidated
@@ -63,7 +63,7 @@ def plan_widening(
     hierarchy, store = opened.hierarchy, opened.store
     plan = WritePlan(hierarchy.zarr)
     for node, wider in arrays:
-        with Place(variable=node.path):
+        with ErrorContext(variable=node.path):
             plan.chunks.update(_widened_chunks(node, wider, store))
     # An estimate of what readers count toward their limit on metadata; see `Document`.
     size = sum(6 * len(data) + 256 * data.count(b",") for data in plan.chunks.values())
