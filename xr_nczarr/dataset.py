@@ -144,7 +144,7 @@ class OpenedStore:
         return group
 
     def check_readable(self, group: Group) -> None:
-        """Raise the error that was found in the metadata of a group, if the group is unreadable."""
+        """Raise the error recorded for a group, if the group is unreadable."""
         if group.error is not None and group.is_unreadable:
             raise group.error.add_context(store=self.store.name)
 
@@ -252,10 +252,10 @@ def _read_hierarchy(
     access: Access,
     documents: dict[str, Bytes | None] | None,
 ) -> tuple[Store, Hierarchy]:
-    """Read the hierarchy of a store, and return the store of its chunks and the hierarchy.
+    """Read the hierarchy of a store, and return the store and the hierarchy.
 
-    If the store contains the parquet files of a reference set, the hierarchy and the chunks are
-    those of the set. For `documents`, see `open_netcdf`.
+    If the store contains the parquet files of a reference set, open this set, and use it as the
+    store instead. For `documents`, see `open_netcdf`.
     """
     location, store = resolved.location, resolved.store
     source = store if documents is None else MemoizingStore(store, documents)

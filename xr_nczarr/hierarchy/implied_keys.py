@@ -32,8 +32,9 @@ def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
 
     The node is returned unchanged if its metadata declares the separator, or if the key of the
     first or the last chunk has the implied separator. Otherwise, the array's folder is listed. The
-    alternative separator is used only if there are chunks and all of their keys have it. Otherwise,
-    a new chunk could be hidden, because readers try the key with the implied separator first.
+    alternative separator is used only if there are chunks and all of their keys have it. If some
+    keys had the implied separator, their chunks would hide new chunks, because readers try this
+    separator first.
     """
     if len(node.key_notations) == 1:
         return node

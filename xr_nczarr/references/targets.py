@@ -114,8 +114,8 @@ class Targets:
         """Return an identifier of the store for a URL, and the key of the object in this store.
 
         URLs with equal identifiers share a store. There is one store for each local drive, for each
-        bucket with the same options, and for each chained URL. Other URLs share a store if they
-        have the same protocol and options.
+        chained URL, and for each combination of bucket and options. Other URLs share a store if
+        they have the same protocol and options.
         """
         path = local_path(url)
         if path is not None:
