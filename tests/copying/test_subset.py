@@ -228,3 +228,26 @@ def test_copying_zarr_python_group_copies_only_that_group(tmp_path: Path) -> Non
     xr_nczarr.copy(group, tmp_path / "two")
     copied = xr.open_dataset(tmp_path / "two", engine="nczarr")
     assert copied["w"].shape == (10, 2)
+
+
+def test_types_unsupported_by_nczarr_matter_only_inside_selection(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        pair = file.createCompoundType(np.dtype([("low", "i4"), ("high", "f8")]), "pair")
+        file.createDimension("x", 2)
+        file.createVariable("range", pair, ("x",))
+        file.createVariable("t", "i4", ("x",))[:] = [1, 2]
+        file.createGroup("g").createVariable("w", "i4", ("x",))[:] = [3, 4]
+    for selection, name, values in (
+        ({"variables": ["t"]}, "t", [1, 2]),
+        ({"group": "g"}, "w", [3, 4]),
+    ):
+        target: dict[str, bytes] = {}
+        assert not xr_nczarr.copy(tmp_path / "a.nc", target, **selection).skipped
+        assert xr.open_dataset(target, engine="nczarr")[name].values.tolist() == values
+    for selection in ({}, {"variables": ["range"]}):
+        with pytest.raises(
+            xr_nczarr.UnsupportedError, match=r"cannot express the type pair \(comp"
+        ):
+            xr_nczarr.copy(tmp_path / "a.nc", {}, **selection)
+    done = xr_nczarr.copy(tmp_path / "a.nc", {}, skip_unsupported=True)
+    assert [item for item in done.skipped if "variable /range" in item]

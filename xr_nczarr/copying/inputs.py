@@ -27,7 +27,7 @@ from xr_nczarr.copying.subset import Subset
 from xr_nczarr.dataset import OpenedStore, open_netcdf
 from xr_nczarr.encoding.variables import check_dimension, stored_name
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, quote, unknown
-from xr_nczarr.model import Node, child_path, group_path, parent_path
+from xr_nczarr.model import Node, child_path, group_path, is_within, parent_path
 from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
 from xr_nczarr.netcdf.attributes import undecoded, with_inferred_types
@@ -85,7 +85,7 @@ class Input:
         Function that returns a string that changes whenever the source does, or None if changes
         cannot be detected.
     unsupported
-        Descriptions of everything in the source that no target can express.
+        Types and attributes of the source that no target can express; see `NetcdfFile`.
     skipped
         Descriptions of everything that is left out of the tree that `build_tree` returned.
     arrays
@@ -108,7 +108,7 @@ class Input:
     state: Callable[[], str | None]
     values_of: Callable[[Variable], ExplicitlyIndexed]
     complete: bool
-    unsupported: Sequence[str] = ()
+    unsupported: Sequence[tuple[str, str]] = ()
     skipped: list[str] = field(init=False)
     arrays: dict[str, ChunkedArray] = field(init=False)
     groups: dict[str, Group] = field(init=False)
@@ -136,7 +136,7 @@ class Input:
             false.
         """
         self.skipped, self.arrays = [], {}
-        self.leave_out(self.unsupported, layout)
+        self.leave_out(self._unsupported_in_subset(), layout)
         tree = Tree(layout)
         for group in self.groups.values():
             tree.check_single_array(group.path, len(group.variables), group.attributes)
@@ -162,6 +162,16 @@ class Input:
             unlimited = [item.path for item in dimensions if item.unlimited]
             self.leave_out([f"that {quote(path)} is unlimited" for path in unlimited], layout)
         return tree
+
+    def _unsupported_in_subset(self) -> list[str]:
+        chosen = {source.path for source in self.sources.values()}
+        chosen |= {group_path(f"{self.subset.group}/{path}") for path in self.groups}
+        every = self.subset.variables is None
+        return [
+            description
+            for path, description in self.unsupported
+            if path in chosen or (every and is_within(path, self.subset.group))
+        ]
 
     def leave_out(self, descriptions: Sequence[str], layout: Layout) -> None:
         """Record descriptions of the parts of the source that the target cannot express.

@@ -28,7 +28,7 @@ from xr_nczarr.copying.netcdf_c import (
     text_of,
 )
 from xr_nczarr.encoding.array_nodes import chunk_shape
-from xr_nczarr.errors import ErrorContext
+from xr_nczarr.errors import ErrorContext, UnsupportedError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import is_bookkeeping
@@ -59,7 +59,8 @@ class NetcdfFile:
     values
         Mapping from the path of each variable to its values.
     unsupported
-        Descriptions of types, variables and attributes that NCZarr cannot express.
+        Types and attributes that NCZarr cannot express, as (path, description) tuples. The path is
+        that of the type, or of the group or variable that has the attribute.
 
     Raises
     ------
@@ -70,7 +71,7 @@ class NetcdfFile:
     handle: Handle
     root: Group = field(init=False)
     values: dict[str, NetcdfValues] = field(default_factory=dict)
-    unsupported: list[str] = field(default_factory=list)
+    unsupported: list[tuple[str, str]] = field(default_factory=list)
     # Maps netCDF-C's identifiers to the dimensions that have been read so far.
     _dimensions: dict[int, Dimension] = field(default_factory=dict)
 
@@ -88,7 +89,8 @@ class NetcdfFile:
             dimension = Dimension(name, child_path(path, name), length.value, dimid in unlimited)
             self._dimensions[dimid] = group.dimensions[name] = dimension
         for xtype in self.handle.ids("nc_inq_typeids", ncid):
-            self.unsupported.append(f"the type {self._user_type(ncid, xtype)} in {path}")
+            name, kind = self._user_type(ncid, xtype)
+            self.unsupported.append((child_path(path, name), f"the type {name} ({kind}) in {path}"))
         natts = self.handle.integer("nc_inq_natts", ncid)
         group.attributes = self._attributes(ncid, GLOBAL, natts, path, None)
         for varid in self.handle.ids("nc_inq_varids", ncid):
@@ -98,11 +100,12 @@ class NetcdfFile:
             group.groups[name] = self._group(child_path(path, name), grpid)
         return group
 
-    def _user_type(self, ncid: int, xtype: int) -> str:
+    def _user_type(self, ncid: int, xtype: int) -> tuple[str, str]:
+        """Return the name and the class of a user-defined type."""
         name, kind = ctypes.create_string_buffer(MAX_NAME + 1), ctypes.c_int()
         arguments = (None, None, None, ctypes.byref(kind))
         self.handle.call("nc_inq_user_type", ncid, xtype, name, *arguments)
-        return f"{text_of(name.value)} ({_CLASSES.get(kind.value, kind.value)})"
+        return text_of(name.value), _CLASSES.get(kind.value, str(kind.value))
 
     def _add_variable(self, group: Group, ncid: int, varid: int) -> None:
         handle = self.handle
@@ -113,8 +116,9 @@ class NetcdfFile:
         outputs = map(ctypes.byref, (xtype, ndims))
         handle.call("nc_inq_var", ncid, varid, None, *outputs, dimids, ctypes.byref(natts))
         if xtype.value > STRING:
-            type_name = self._user_type(ncid, xtype.value)
-            self.unsupported.append(f"the variable {path} of type {type_name}")
+            type_name, kind = self._user_type(ncid, xtype.value)
+            error = UnsupportedError(f"NCZarr cannot express the type {type_name} ({kind})")
+            group.variables[name] = Variable(path=path, error=error)
             return
         dimensions = tuple([self._dimensions[dimid] for dimid in dimids[: ndims.value]])
         shape = tuple([dimension.size for dimension in dimensions])
@@ -194,14 +198,14 @@ class NetcdfFile:
             place = (ncid, varid, os.fsencode(name))
             self.handle.call("nc_inq_att", *place, ctypes.byref(xtype), ctypes.byref(length))
             if xtype.value > STRING:
-                type_name = self._user_type(ncid, xtype.value)
-                self.unsupported.append(f"{where} of type {type_name}")
+                type_name, kind = self._user_type(ncid, xtype.value)
+                self.unsupported.append((path, f"{where} of type {type_name} ({kind})"))
             elif is_bookkeeping(name):
-                self.unsupported.append(f"{where}, whose name is reserved for NCZarr")
+                self.unsupported.append((path, f"{where}, whose name is reserved for NCZarr"))
             else:
                 value = self._attribute(place, xtype.value, length.value)
                 if _UNFIT.search("".join(value) if isinstance(value, str | list) else ""):
-                    self.unsupported.append(f"{where}, {_UNFIT_REASON}")
+                    self.unsupported.append((path, f"{where}, {_UNFIT_REASON}"))
                     continue
                 if name == "_FillValue" and dtype is not None:
                     value = _fill_scalar(value, dtype)
