@@ -288,8 +288,8 @@ def table_of(heading):
 
 
 def test_tables_on_architecture_page_match_code():
-    assert table_of("Who imports whom") == LAYERS
-    assert table_of("Who uses which library") == LIBRARIES
+    assert table_of("Allowed imports") == LAYERS
+    assert table_of("Libraries of each layer") == LIBRARIES
 
 
 def test_architecture_page_shows_every_layer():
