@@ -293,7 +293,13 @@ def matrix(parts: dict[str, str]) -> str:
         ),
     ]
     return "\n".join(
-        [*lines, ":::", "", f"No reader can open these layouts: {', '.join(unread)}.", ""]
+        [
+            *lines,
+            ":::",
+            "",
+            f"None of these programs can open these layouts: {', '.join(unread)}.",
+            "",
+        ]
     )
 
 
