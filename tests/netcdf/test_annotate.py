@@ -102,7 +102,7 @@ def assert_same_variable(result, expected):
 @pytest.mark.parametrize(("zarr_format", "dialect"), ANNOTATED)
 @settings(max_examples=30, deadline=None)
 @given(top=groups())
-def test_interpreting_annotated_groups_returns_original_groups(zarr_format, dialect, top):
+def test_groups_round_trip_through_annotate_and_interpret(zarr_format, dialect, top):
     stored = annotated(top, zarr_format=zarr_format, dialect=dialect)
     root = interpret(stored)
     assert_same_group(root, top)
@@ -285,7 +285,7 @@ def test_unstorable_attribute_error_includes_name():
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")
 
 
-def test_unknown_members_are_kept_and_stale_annotations_are_removed():
+def test_unknown_metadata_members_are_kept_and_stale_annotations_are_removed():
     node = group(members={"kept": 1, "_NCZARR_GROUP": {}}, attributes={"_ARRAY_DIMENSIONS": ["x"]})
     root = interpret(hierarchy(node))
     assert annotated(root, dialect="zarr").nodes["/"] == group(members={"kept": 1})

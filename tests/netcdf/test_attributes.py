@@ -54,7 +54,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("value", "spelling", "expected"), TYPED)
-def test_decoded_attribute_has_recorded_type(value, spelling, expected):
+def test_attributes_are_decoded_to_recorded_types(value, spelling, expected):
     assert_same(decode(value, spelling), expected)
 
 
@@ -76,7 +76,7 @@ INFERRED = [
 
 
 @pytest.mark.parametrize(("value", "expected"), INFERRED)
-def test_untyped_attribute_gets_smallest_exact_type(value, expected):
+def test_untyped_attributes_are_decoded_to_type_inferred_from_json(value, expected):
     assert_same(decode(value), expected)
 
 
@@ -93,7 +93,7 @@ def test_json_attributes_not_representable_in_netcdf_are_read_as_json_text(value
 # Regressions D14, D16
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
 @pytest.mark.parametrize("value", [1, 1.1, True, None, {"a": 1}, [0.0, 1.0], math.nan])
-def test_attributes_stored_as_bare_json_are_read_as_their_json_text(value, spelling):
+def test_text_attributes_stored_as_unquoted_json_are_read_as_json_text(value, spelling):
     assert decode(value, spelling, "001") == "001"
 
 
@@ -104,7 +104,7 @@ def test_plain_text_attributes_are_unchanged(spelling):
 
 @pytest.mark.parametrize("spelling", ["|J0", "json"])
 @pytest.mark.parametrize("value", [5, {"a": [1]}, "text"])
-def test_json_attributes_are_read_as_json_text(value, spelling):
+def test_attributes_with_json_type_are_read_as_json_text(value, spelling):
     assert decode(value, spelling, '{"a": [1]}') == '{"a": [1]}'
 
 
@@ -157,7 +157,7 @@ def test_typed_attributes_round_trip(value):
 
 # Regression D14
 @given(values)
-def test_untyped_text_and_numbers_stay_distinct(value):
+def test_untyped_attributes_round_trip_as_text_or_numbers(value):
     decoded = decode(encode_attribute(value, typed=False)[0])
     np.testing.assert_equal(decoded, value)
     assert isinstance(decoded, str) == isinstance(value, str)
@@ -190,18 +190,18 @@ def test_untyped_text_and_numbers_stay_distinct(value):
         (None, (None, "json")),
     ],
 )
-def test_values_are_written_as_shortest_exact_json(value, expected):
+def test_attributes_are_encoded_as_shortest_json_that_round_trips(value, expected):
     result = encode_attribute(value)
     assert result == expected
     assert type(result[0]) is type(expected[0])
 
 
-def test_untyped_booleans_and_non_finite_numbers_are_unchanged():
+def test_untyped_encoding_leaves_booleans_and_non_finite_numbers_unchanged():
     assert encode_attribute([True, False], typed=False)[0] == [True, False]
     assert encode_attribute(-math.inf, typed=False)[0] == -math.inf
 
 
-def test_large_integers_are_encoded_as_integers():
+def test_large_integers_are_encoded_without_conversion_to_float():
     assert encode_attribute([1, 2**63 + 1]) == ([1, 2**63 + 1], "uint64")
     assert encode_attribute([np.int64(1), np.uint64(2**63 + 1)]) == ([1, 2**63 + 1], "uint64")
     assert encode_attribute([-1, np.uint64(2**53 + 1)]) == ([-1, 2**53 + 1], "int64")
@@ -225,7 +225,7 @@ def test_values_without_netcdf_type_are_rejected(value):
         object, hnp.array_shapes(min_side=0), elements=texts.map(lambda s: s.replace("\0", ""))
     )
 )
-def test_measured_width_fits_all_strings(strings):
+def test_strings_round_trip_with_measured_width(strings):
     width = measured_width(strings)
     assert decode_strings(encode_strings(strings, width)).tolist() == strings.tolist()
 

@@ -122,7 +122,7 @@ def test_newest_annotation_takes_precedence():
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecar_names_match_nczarr_metadata_objects():
+def test_sidecar_names_match_netcdf_c_metadata_objects():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 
@@ -310,7 +310,7 @@ def test_variable_with_invalid_array_dimensions_is_marked_broken(names):
     [(2, "padded"), (5, "truncated"), (0, "padded")],
     ids=["shorter", "longer", "empty"],
 )
-def test_array_size_mismatch_with_unlimited_dimension_is_corrected_and_reported(size, word):
+def test_array_is_padded_or_truncated_to_size_of_unlimited_dimension(size, word):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (size,), attributes=references("/t")))
     )
@@ -320,7 +320,7 @@ def test_array_size_mismatch_with_unlimited_dimension_is_corrected_and_reported(
 
 # Regression D21
 @pytest.mark.parametrize("size", [1, 3])
-def test_fixed_dimension_size_mismatch_breaks_only_its_variable(size):
+def test_only_variable_that_contradicts_fixed_dimension_is_marked_broken(size):
     bad, good = (
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )
@@ -350,7 +350,7 @@ def test_variable_with_invalid_dimension_references_is_marked_broken(wrong):
     assert only(dataset).error.place == "_nczarr_array.dimension_references"
 
 
-def test_sizes_of_dimensions_outside_opened_groups_are_taken_from_arrays():
+def test_sizes_of_dimensions_defined_outside_opened_groups_are_inferred_from_arrays():
     part = group(attributes={"_nczarr_group": {"dimensions": {"y": 2}, "arrays": [], "groups": []}})
     child = array("/v", (3, 2), attributes=references("/x", "/part/y"))
     dataset = interpret(hierarchy(part, child, array("/w", (3,), attributes=references("/x"))))
@@ -371,7 +371,7 @@ def test_dimensions_are_restored_if_root_annotation_is_missing():
 
 
 @pytest.mark.parametrize("name", ["_Anonymous_Dim_3", "_zdim_3", ".zdim_3"])
-def test_anonymous_dimensions_of_older_releases_need_no_definition(name):
+def test_anonymous_dimensions_of_older_netcdf_c_releases_need_no_definition(name):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(f"/{name}")))
     )
@@ -427,7 +427,7 @@ def test_broken_group_keeps_children():
     assert list(dataset.groups["g"].variables) == ["v"]
 
 
-def test_missing_parent_groups_are_implied_and_nodes_under_arrays_are_ignored():
+def test_missing_parent_groups_are_inferred_and_nodes_under_arrays_are_ignored():
     below = group("/a/b"), array("/a/b/c"), array("/a/d")
     dataset = interpret(hierarchy(array("/a"), *below, array("/g/h/v", (2,))))
     assert list(dataset.variables) == ["a"]
@@ -633,13 +633,13 @@ def test_rounded_default_fill_value_of_doubles_is_replaced_by_exact_value():
     [("<i1", 0), (">i2", 0), ("<u8", 0), ("<f8", 0), ("<c8", 0), ("|S5", b""), ("<U3", ""),
      ("|b1", False)],
 )  # fmt: skip
-def test_undefined_fill_values_read_as_zero(type_name, expected):
+def test_null_fill_values_are_read_as_zero(type_name, expected):
     assert filled(type_name, None).fill_value == expected
     assert filled(type_name, None).node.fill_value is None
 
 
 # Regression D20
-def test_undefined_fill_value_of_variable_length_bytes_is_empty():
+def test_null_fill_value_of_variable_length_bytes_is_read_as_empty_bytes():
     node = array("/v", (2,), "|O", {"_ARRAY_DIMENSIONS": ["x"]}, fill_value=None)
     node = replace(node, codecs=(CodecSpec("vlen-bytes"),))
     assert only(interpret(hierarchy(group(), node))).fill_value == b""
