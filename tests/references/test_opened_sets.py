@@ -658,7 +658,7 @@ class TestOptions:
             assert read(bare, remote_protocol="s3", remote_options=options) == VALUES.tolist()
 
 
-def test_group_of_zarr_python_in_reference_filesystem_is_opened(tmp_path):
+def test_zarr_python_group_on_reference_filesystem_can_be_opened(tmp_path):
     store = zarr.storage.LocalStore(tmp_path / "store")
     root = zarr.create_group(store, zarr_format=2)
     for group, name in ((root, "outer"), (root.create_group("g"), "inner")):

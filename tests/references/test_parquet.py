@@ -98,7 +98,7 @@ def open_folder(path):
 # Regression D43
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("writer", LIBRARIES)
-def test_references_from_every_parquet_library_are_found(tmp_path, monkeypatch, writer, reader):
+def test_parquet_libraries_read_references_of_each_other(tmp_path, monkeypatch, writer, reader):
     expected = write(tmp_path, writer)
     hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)
@@ -257,7 +257,7 @@ def test_invalid_columns_are_not_read_as_missing_chunks(
         references.resolve("t/0")
 
 
-def test_rows_do_not_depend_on_dimension_separator(tmp_path):
+def test_parquet_references_are_found_regardless_of_dimension_separator(tmp_path):
     (tmp_path / "t").mkdir()
     numbers = np.arange(6, dtype="<f4")
     raw = [chunk.tobytes() for chunk in numbers.reshape(3, 2)]
@@ -301,7 +301,7 @@ def test_parquet_references_to_same_url_share_one_string_object(tmp_path, monkey
 
 
 @pytest.mark.parametrize("reader", LIBRARIES)
-def test_record_file_exceeding_text_limit_is_rejected(tmp_path, monkeypatch, reader):
+def test_record_file_with_too_much_text_is_rejected(tmp_path, monkeypatch, reader):
     (tmp_path / "t").mkdir()
     urls = [f"s3://{'x' * 10_000}{number}" for number in range(200)]
     rows = {"path": urls, "offset": range(200), "size": range(200)}

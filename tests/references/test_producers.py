@@ -129,7 +129,7 @@ def test_references_to_hdf5_chunks_contain_correct_bytes(tmp_path):
             np.testing.assert_array_equal(chunk, FIELD[3 * i : 3 * i + 3, 4 * j : 4 * j + 4])
 
 
-def test_combined_reference_sets_point_to_every_file(tmp_path):
+def test_combined_reference_set_refers_to_chunks_of_every_file(tmp_path):
     references = parse_references(combined(tmp_path))
     for number in range(3):
         chunk = np.frombuffer(read(references.resolve(f"t/{number}.1.1")), "<f8").reshape(3, 4)

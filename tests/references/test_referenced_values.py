@@ -175,7 +175,7 @@ def test_references_to_one_file_can_be_in_any_order(served, tmp_path):
 # Regression D43
 @pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_references_absent_from_parquet_file_are_missing_chunks(tmp_path, engine):
+def test_chunks_without_reference_in_parquet_file_are_read_as_fill_value(tmp_path, engine):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     mapper = LazyReferenceMapper.create(
         str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine

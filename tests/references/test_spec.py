@@ -270,7 +270,7 @@ def test_generator_dimensions_form_cartesian_product():
         "{{i}}/{{j}}/{{i}}",
     ],
 )
-def test_generated_keys_are_resolved_for_every_key_template(key):
+def test_resolved_references_of_generator_equal_expanded_references(key):
     document = version1(
         gen=[
             generator(
@@ -334,7 +334,7 @@ def test_generators_of_linear_chunk_indices_are_not_expanded(key):
         "v/{{i}}.{{j}}.{{ i * 10 ** 17 }}",
     ],
 )
-def test_generators_of_other_keys_are_expanded(key):
+def test_generators_of_keys_other_than_linear_chunk_indices_are_expanded(key):
     document = version1(gen=[generator(key=key, offset="{{9 * i + j}}", dimensions=DIMENSIONS)])
     references = parse_references(document)
     assert len(references.entries) == 9

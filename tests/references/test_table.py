@@ -258,7 +258,7 @@ def test_pickled_subset_contains_only_its_columns():
     assert dict(pickle.loads(travelled).items()) == dict(part.items())
 
 
-def test_chunks_of_scanned_arrays_are_not_listed():
+def test_names_method_omits_chunks_of_scanned_arrays():
     references = parse_references(SETS["two arrays"])
     assert references.names() == ([], ["g", "t"])
     assert references.names("t/") == ([".zarray"], [])

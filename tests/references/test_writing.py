@@ -145,7 +145,7 @@ def test_rewriting_reference_set_can_inline_small_chunks_or_create_generators(tm
 
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("consolidated", [False, True])
-def test_nested_chunks_are_written_to_parquet_files(tmp_path, consolidated):
+def test_references_to_chunks_with_nested_keys_are_written_to_parquet_files(tmp_path, consolidated):
     group = zarr.open_group(tmp_path / "store", mode="w", zarr_format=2)
     nested = {"name": "v2", "separator": "/"}
     array = group.create_array(
@@ -198,7 +198,7 @@ def test_scalars_from_virtualizarr_can_be_rewritten(tmp_path, name, inline_below
         assert xr.open_dataset(str(tmp_path / name), engine=engine).s == 2.5
 
 
-def test_v3_arrays_with_dotted_chunk_keys_are_counted(tmp_path):
+def test_result_counts_v3_arrays_with_dotted_chunk_keys(tmp_path):
     group = zarr.open_group(tmp_path / "store", mode="w")
     encoding = {"name": "default", "separator": "."}
     array = group.create_array("t", shape=(2, 2), chunks=(1, 1), dtype="i4")
@@ -334,7 +334,7 @@ def test_kerchunk_engine_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbe
         np.testing.assert_array_equal(read["v"].astype(dtype), values, err_msg=engine)
 
 
-def test_consolidated_metadata_is_converted_along_with_documents(tmp_path):
+def test_consolidated_metadata_agrees_with_converted_documents(tmp_path):
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0]), "w": ("x", [1, 2])})
     xr_nczarr.to_nczarr(dataset, tmp_path / "store", encoding={"v": {"zlib": True}})
     write(tmp_path / "store", tmp_path / "refs.json")
@@ -346,7 +346,7 @@ def test_consolidated_metadata_is_converted_along_with_documents(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"metadata": []}', '{"metadata": {"v/.zarray": 1}}'])
-def test_consolidated_metadata_without_valid_documents_is_unchanged(text):
+def test_invalid_consolidated_metadata_is_left_unchanged(text):
     array = array_document([2], compressor={"id": "zlib", "level": 1})
     references = collect_references({}.items())
     entries = {"v/.zarray": json.dumps(array), ".zmetadata": text}
