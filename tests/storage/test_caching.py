@@ -47,7 +47,7 @@ def test_cached_files_removed_while_in_use_are_not_treated_as_missing_objects(
 
 @pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisableExceptionWarning")  # fsspec
 @pytest.mark.parametrize("cache", ["filecache", "blockcache"])
-def test_end_of_file_is_read_through_fsspec_caches(http_server: HttpServer, cache: str) -> None:
+def test_suffix_ranges_are_read_through_fsspec_caches(http_server: HttpServer, cache: str) -> None:
     Path(http_server.root, "a").write_bytes(b"12345678")
     store = open_store(parse_url(f"{cache}::{http_server.url}"))
     ends = [ByteRange("a", -3, 3), ByteRange("a", 1, 2), ByteRange("b", -3, 3)]

@@ -315,7 +315,7 @@ def test_obstore_and_fsspec_treat_responses_with_wrong_range_identically(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_compressed_response_is_decompressed_but_its_ranges_are_rejected(
+def test_compressed_responses_are_accepted_for_whole_objects_but_not_for_ranges(
     http_server: HttpServer, client: str
 ) -> None:
     data = bytes(range(64))
@@ -491,7 +491,7 @@ def test_object_is_created_on_server_without_conditional_writes(
     assert s3_server.objects() == {"s/x": b"1"}
 
 
-def test_derived_stores_keep_client_even_if_environment_variables_change(
+def test_store_with_size_limit_keeps_client_if_environment_variables_change(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**s3_server.storage_options, "client": "obstore"}
@@ -608,7 +608,7 @@ def test_only_keyword_argument_errors_are_attributed_to_storage_options() -> Non
     assert "storage options" not in str(storage_error(bug, store="s", key="x"))
 
 
-def test_path_that_resembles_status_in_obstore_message_is_not_parsed_as_status(
+def test_number_in_path_within_obstore_message_is_not_parsed_as_status(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "t (404 x)"

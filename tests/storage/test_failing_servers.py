@@ -598,7 +598,7 @@ def test_missing_credentials_error_suggests_storage_options(
         fetch(open_store("s3://bucket/x", storage_options=options), "a")
 
 
-def test_mapper_keeps_filesystem_options(
+def test_fsspec_mapper_is_opened_with_its_filesystem_options(
     s3_server: S3Server,
 ) -> None:
     filesystem = fsspec.filesystem("s3", **s3_server.storage_options)

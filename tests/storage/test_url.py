@@ -193,7 +193,7 @@ def test_opening_missing_path_raises_not_found_error(tmp_path: Path) -> None:
     assert isinstance(open_store(tmp_path / "no", must_exist=False), LocalStore)
 
 
-def test_target_without_store_is_rejected(tmp_path: Path) -> None:
+def test_unsupported_targets_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "x.nc").write_bytes(b"\x89HDF\r\n\x1a\n")
     os.mkfifo(tmp_path / "pipe")
     for target in (tmp_path / "x.nc", tmp_path / "pipe", 3, None, "gopher://x", "abfs://c@a/x"):
