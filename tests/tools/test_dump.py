@@ -170,7 +170,7 @@ def test_special_attributes_shown_by_dump_match_ncdump(tmp_path, capsys):
     assert xr_nczarr.dump(target, header=True).left_out == []
 
 
-def test_dump_shows_codecs_without_dedicated_attribute_in_filter_attribute():
+def test_dump_shows_zstd_blosc_and_bzip2_in_filter_attribute():
     store = {}
     dataset = xr.Dataset({name: ("x", np.arange(9.0)) for name in ("z", "b", "bz", "d")})
     codecs = {
@@ -218,7 +218,7 @@ def test_ncgen_accepts_special_attributes_of_strings_without_fill_value(tmp_path
 
 
 @needs_ncgen
-def test_requested_string_widths_survive_dump_and_ncgen(tmp_path):
+def test_requested_string_widths_are_preserved_by_dump_and_ncgen(tmp_path):
     """netcdf-c shows only requested widths; without them, the width would become 128."""
     first, text, again = tmp_path / "first", tmp_path / "s.cdl", tmp_path / "again.nc"
     dataset = xr.Dataset({"s": ("x", ["a", "bc"]), "t": ("x", ["d", "e"])})

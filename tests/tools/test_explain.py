@@ -166,7 +166,7 @@ def test_explain_merges_requests_for_adjacent_references(tmp_path):
     assert result.decoded_bytes == 72  # nine chunks of two numbers
 
 
-def test_explain_looks_up_references_per_variable(tmp_path):
+def test_explain_finds_references_of_every_variable(tmp_path):
     (tmp_path / "data").write_bytes(bytes(80))
     array = (
         '{"zarr_format": 2, "shape": [20], "chunks": [2], "dtype": "<i4", "fill_value": 0, '

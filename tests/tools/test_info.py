@@ -62,7 +62,7 @@ def test_info_ignores_missing_chunks_and_invalid_keys(dataset):
     assert variables(xr_nczarr.info(store))["/v"]["objects_present"] == 3
 
 
-def test_info_counts_chunks_with_two_keys_once():
+def test_info_counts_chunk_stored_under_two_keys_once():
     generator = {"key": "v/{{i}}", "url": "/data", "offset": "{{8 * i}}", "length": "8"}
     array = array_document((2,), "<i8", chunks=[1])
     references = {

@@ -46,7 +46,7 @@ def numbers(release: str) -> Group:
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
 @pytest.mark.parametrize("release", VINTAGES)
-def test_upgraded_stores_keep_content_and_open_in_netcdf_c(
+def test_upgraded_stores_keep_data_and_open_in_netcdf_c(
     tmp_path: Path, release: str, dialect: str
 ) -> None:
     content = sample(release)
@@ -111,7 +111,7 @@ def test_interrupted_upgrade_changes_no_values_and_can_be_retried(
         assert objects == done
 
 
-def test_upgrade_rejects_dialects_that_cannot_represent_content(tmp_path: Path) -> None:
+def test_upgrade_rejects_dialect_without_unlimited_dimensions(tmp_path: Path) -> None:
     store = write_netcdf_c(tmp_path / "store")
     before = read_objects(store)
     with pytest.raises(xr_nczarr.ConflictError, match="time 3 unlimited, not time 3"):
@@ -259,7 +259,7 @@ def test_consolidate_refreshes_stale_metadata_in_zip_file(tmp_path: Path) -> Non
     assert {"a", "b"} <= set(xr.open_dataset(store, engine="nczarr", consolidated=True).variables)
 
 
-def test_consolidate_error_describes_store_state() -> None:
+def test_error_during_consolidate_has_note_about_state_of_store() -> None:
     store = InterruptedMapping({})
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), store, consolidated=False)
     store.max_changes = len(store.changes)

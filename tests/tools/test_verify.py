@@ -502,7 +502,9 @@ def test_verify_does_not_suggest_removing_chunks_of_unreadable_array(
 
 
 @pytest.mark.parametrize("gone", ["a/.zarray", "g/.zgroup"])
-def test_verify_suggests_caution_for_chunks_without_metadata(tmp_path: Path, gone: str) -> None:
+def test_verify_suggests_caution_before_removing_chunks_without_metadata(
+    tmp_path: Path, gone: str
+) -> None:
     tree = xr.DataTree.from_dict({"/": FIELD, "/g": FIELD.rename(a="b")})
     xr_nczarr.to_nczarr(tree, tmp_path / "s", dialect="zarr", consolidated=False)
     (tmp_path / "s" / gone).unlink()
