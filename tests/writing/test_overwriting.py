@@ -26,7 +26,7 @@ def test_mode_a_removes_nothing(path):
     assert read(url).b.values.tolist() == [1, 2]
 
 
-def test_inherited_encoding_of_stored_coordinate_is_ignored(path):
+def test_overwriting_coordinate_ignores_encoding_of_new_values(path):
     stored = xr.Dataset({"a": ("x", [1.0, 2.0])}, {"c": ("x", [1.5, 2.5])})
     to_nczarr(stored, path)
     changed = stored.rename(a="b").assign_coords(c=("x", [np.nan, 2.5]))

@@ -361,7 +361,7 @@ def test_chunk_key_encoding_yields_same_keys_as_in_to_zarr(tmp_path, version, ke
      ("3-draft", {"name": "default"}), (1, {"name": "v2"})],
     ids=repr,
 )  # fmt: skip
-def test_chunk_key_encodings_unknown_to_zarr_version_are_rejected(version, keys):
+def test_chunk_key_encodings_unsupported_by_zarr_version_are_rejected(version, keys):
     with pytest.raises(ConflictError, match="does not support chunk_key_encoding"):
         to_nczarr(
             xr.Dataset({"v": ("x", [1])}),

@@ -107,7 +107,7 @@ def test_zarr_python_root_array_can_be_appended_to(path, version):
         (DATASET, {"group": "new"}),
     ],
 )
-def test_adding_content_that_requires_groups_is_rejected_in_v1(path, obj, options, tree):
+def test_additions_that_require_groups_are_rejected_in_v1(path, obj, options, tree):
     to_nczarr(DATASET, path / "t", zarr_format=1)
     target = path if tree else path / "t"
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
@@ -121,7 +121,7 @@ def test_dataset_attributes_are_rejected_in_v1(path):
         to_nczarr(DATASET.assign_attrs(title="x"), path, zarr_format=1)
 
 
-def test_inherited_compression_is_applied_without_shuffle(path, tmp_path):
+def test_inherited_shuffle_is_dropped_and_requested_shuffle_is_rejected_in_v1(path, tmp_path):
     to_nczarr(DATASET, path, zarr_format=1, encoding={"t": {"zlib": True, "complevel": 2}})
     meta = json.loads((path / "meta").read_bytes())
     assert (meta["compression"], meta["compression_opts"]) == ("zlib", 2)
@@ -138,7 +138,7 @@ def test_inherited_compression_is_applied_without_shuffle(path, tmp_path):
     assert read(tmp_path / "b").identical(DATASET)
 
 
-def test_loading_broken_root_array_raises_its_error(path):
+def test_loading_root_array_with_unknown_codec_raises_unsupported_error(path):
     zarr.create_array(path, shape=(2,), dtype="f4", zarr_format=2)
     members = json.loads((path / ".zarray").read_bytes()) | {"compressor": {"id": "nowhere"}}
     (path / ".zarray").write_text(json.dumps(members))

@@ -79,7 +79,7 @@ def test_url_fragment_can_request_plain_zarr(path, word):
     assert ("_ARRAY_DIMENSIONS" in names) == (word != "noxarray")
 
 
-def test_function_and_accessor_write_dataarrays_and_datatrees(path):
+def test_accessor_writes_dataarrays_and_datatrees(path):
     dataset = example()
     dataset.n.drop_vars("t").rename(None).nczarr.to_nczarr(f"{path}/1")
     assert xr.open_dataarray(f"{path}/1", engine="nczarr").identical(
