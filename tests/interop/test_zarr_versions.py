@@ -115,7 +115,7 @@ def write_by_zarr_python(group, name, values, **options):
 
 @pytest.mark.parametrize("consolidated", [False, True])
 @pytest.mark.parametrize("version", [2, 3])
-def test_zarr_python_groups_with_every_type_are_read(version, consolidated, tmp_path):
+def test_zarr_python_groups_with_all_data_types_are_read(version, consolidated, tmp_path):
     root = zarr.create_group(tmp_path, zarr_format=version, attributes={"title": "all"})
     for group in (root, root.create_group("g").create_group("h")):
         for name, values in VALUES.items():

@@ -82,7 +82,7 @@ def test_successive_lazy_selections_match_in_memory_selections(stored, data):
     assert opened.dtype == expected.dtype
 
 
-def test_slices_select_same_elements_as_list_slices():
+def test_slices_select_same_elements_as_slices_of_python_lists():
     """Slices that start before the first element and run backwards are empty."""
     objects = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4))}), objects)

@@ -32,7 +32,7 @@ OBJECTS = st.dictionaries(TEXT, JSON, max_size=4)
 
 
 @given(OBJECTS)
-def test_values_and_literals_of_rendered_json_round_trip(value):
+def test_rendered_json_preserves_values_and_attribute_literals(value):
     document = Document("k", render_json({"inner": value, "other": 1}))
     assert document.value == {"inner": value, "other": 1}
     attributes = document.attributes("inner")
@@ -219,7 +219,9 @@ MEMBERS = (*PLAIN_MEMBERS, "zarr_format", "dimension_separator")
 @pytest.mark.parametrize("module", [v1, v2])
 @given(pair=array_documents(), name=st.sampled_from(MEMBERS), value=JSON)
 @settings(deadline=None)
-def test_arbitrary_json_member_yields_node_or_error_naming_key(module, pair, name, value):
+def test_array_with_arbitrary_json_member_is_parsed_or_error_includes_key(
+    module, pair, name, value
+):
     path, held = pair
     members, attributes = held.values()
     changed = dict(

@@ -119,7 +119,7 @@ def rendered_by_jinja2(member):
 @settings(deadline=None, max_examples=200)
 @given(st.one_of(generators(), chunk_generators()))
 @example({"key": "{{i}}", "url": "u{{ (i * ('%03d' % i)) }}", "dimensions": {"i": [0]}})
-def test_lazy_lookups_match_full_jinja2_expansion(member):
+def test_lazily_resolved_references_match_full_jinja2_expansion(member):
     document = {"version": 1, "gen": [member]}
     try:
         expected = rendered_by_jinja2(member)
@@ -183,7 +183,7 @@ def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_every_key_is_listed_and_each_folder_subset_resolves_its_chunks(entries):
+def test_every_key_is_listed_and_chunks_are_resolved_by_subset_of_their_folder(entries):
     parsed = parse_references(
         render_references(collect_references(entries.items()), generators=True)
     )

@@ -26,7 +26,7 @@ def selectors(draw, size):
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_lazy_selection_blocks_end_at_chunk_boundaries(data):
+def test_blocks_of_lazy_selection_end_at_chunk_boundaries(data):
     shape = (data.draw(SIZES), data.draw(SIZES))
     chunk = (data.draw(SIZES), data.draw(SIZES))
     selection = [data.draw(selectors(size)) for size in shape]
