@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import dask
 import numpy as np
@@ -93,6 +93,20 @@ def test_datasets_round_trip_through_store_objects(
     more = dataset().assign_coords(y=[4, 5, 6, 7])
     xr_nczarr.to_nczarr(more, target, append_dim="y")
     assert xr.open_dataset(target, engine="nczarr").y.values.tolist() == [*range(8)]
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_dict_written_by_zarr_python_is_read_and_changed(zarr_format: Literal[2, 3]) -> None:
+    objects: dict[str, Any] = {}
+    dataset().to_zarr(objects, zarr_format=zarr_format, consolidated=False)
+    with xr.open_dataset(objects, engine="nczarr", chunks={}) as opened:
+        xr.testing.assert_identical(opened.load(), dataset().load())
+    more = dataset().assign_coords(y=[4, 5, 6, 7])
+    xr_nczarr.to_nczarr(more, objects, append_dim="y")
+    for engine in ("zarr", "nczarr"):
+        with xr.open_dataset(objects, engine=engine, consolidated=False) as opened:
+            assert opened.y.values.tolist() == [*range(8)], engine
+            assert opened.t.sum() == 2 * dataset().t.sum(), engine
 
 
 def test_local_stores_of_other_packages_are_opened_as_local_store(tmp_path: Path) -> None:

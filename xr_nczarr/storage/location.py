@@ -163,11 +163,13 @@ def parse_url(target: object) -> Location:
 
 
 def _location(target: object) -> Location:
-    packages = {kind.__module__.partition(".")[0] for kind in type(target).__mro__}
+    packages = _packages(target)
     if "obstore" in packages:
         return _locate_obstore_store(target, "")
     if "zarr" in packages:
         return _locate_zarr_object(target)
+    if isinstance(target, dict) and "zarr" in _packages(next(iter(target.values()), None)):
+        return _locate_zarr_dict(target)
     if is_filesystem(getattr(target, "fs", None)):
         return _locate_filesystem(target)
     if not isinstance(target, str | os.PathLike):
@@ -189,6 +191,11 @@ def _location(target: object) -> Location:
         xarray=chosen["xarray"] == "xarray" if "xarray" in chosen else None,
         storage_options={**_profile_options(options, place), **place.storage_options},
     )
+
+
+def _packages(instance: object) -> set[str]:
+    """Return the names of the packages that define the class of an object and its base classes."""
+    return {kind.__module__.partition(".")[0] for kind in type(instance).__mro__}
 
 
 def _locate_url(url: str, medium: Medium | None) -> Location:
@@ -263,6 +270,17 @@ def _locate_zarr_store(store: Any, path: str) -> Location:
         version = "3" if client.v3_only else None
         location = Location("", zarr_format=version, target=RemoteStore(client))
     return replace(location, read_only=bool(store.read_only))
+
+
+def _locate_zarr_dict(objects: dict[str, Any]) -> Location:
+    """Return the location of a dict that zarr-python filled with its own ``Buffer`` objects.
+
+    Writing through zarr-python keeps all values of that type, because zarr-python cannot read
+    bytes from a dict.
+    """
+    from zarr.storage import MemoryStore
+
+    return _locate_zarr_store(MemoryStore(objects), "")
 
 
 def _locate_obstore_store(store: Any, path: str) -> Location:
