@@ -1,4 +1,4 @@
-"""Consolidated metadata that is out of date or damaged."""
+"""Consolidated metadata that is out of date or damaged, or read by zarr-python."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import xr_nczarr
 from tests.reading import read
 from tests.stores import write_netcdf_c
 from xr_nczarr import MetadataError
+from xr_nczarr.hierarchy.changes import siblings_adjacent
 
 
 def test_consolidated_v3_metadata_without_contents_raises_metadata_error():
@@ -45,3 +47,32 @@ def test_outdated_attributes_in_consolidated_metadata_are_detected_on_request(
     (store / "g/.zattrs").write_text(json.dumps(attributes))
     with pytest.raises(xr_nczarr.NczarrError, match=r"g/\.zattrs"):
         xr.open_dataset(store, engine="nczarr", consolidated="check")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("dialect", ["zarr", "nczarr"])
+def test_zarr_python_reads_consolidated_metadata_after_changes_to_several_groups(
+    tmp_path: Path, dialect: str, zarr_format: int
+) -> None:
+    store = tmp_path / "s"
+    options = {"dialect": dialect, "zarr_format": zarr_format, "consolidated": True}
+    added = ["a", "g/a", "h/a", "g/b", "g/sub/a", "h/b"]
+    for count, path in enumerate(added, 1):
+        group, _, name = path.rpartition("/")
+        variable = xr.Dataset({name: ("x", [1, 2])})
+        xr_nczarr.to_nczarr(variable, store, mode="a", group=group, **options)
+        members = zarr.open_consolidated(store).members(max_depth=None)
+        arrays = [path for path, member in members if isinstance(member, zarr.Array)]
+        assert sorted(arrays) == sorted(added[:count])
+        expected = xr.open_datatree(store, engine="nczarr", consolidated=False)
+        opened = xr.open_datatree(store, engine="zarr", consolidated=True)
+        xr.testing.assert_equal(opened, expected)
+
+
+def test_children_of_each_group_are_adjacent_in_consolidated_metadata() -> None:
+    keys = ["g/b/.zarray", "h/a/.zarray", ".zattrs", "g/a/.zarray", "g/s/.zgroup", "h/.zgroup"]
+    assert list(siblings_adjacent(dict.fromkeys(keys, b""))) == [
+        *("g/b/.zarray", "g/a/.zarray", "g/s/.zgroup"),
+        "h/a/.zarray",
+        *(".zattrs", "h/.zgroup"),
+    ]

@@ -23,7 +23,7 @@ def render_documents(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, b
         with ErrorContext(key=path):
             documents.update(zarr.render_node(hierarchy.nodes[path]))
     if consolidated:
-        documents |= zarr.render_consolidated(documents)
+        documents |= zarr.render_consolidated(siblings_adjacent(documents))
     return documents
 
 
@@ -83,4 +83,22 @@ def refresh_consolidated(
             data = hierarchy.documents.get(key)
             if data is not None:
                 documents[key] = bytes(data)
-    return zarr.render_consolidated({**documents, **changed})
+    return zarr.render_consolidated(siblings_adjacent({**documents, **changed}))
+
+
+def siblings_adjacent(documents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return documents in an order in which the children of each group are adjacent.
+
+    zarr-python 3 cannot open groups from consolidated metadata in which they are not: it keeps only
+    the last of several runs of children. The order of the children of each group does not change.
+    """
+    ranks: dict[str, int] = {}
+    for key in documents:
+        ranks.setdefault(_parent(key), len(ranks))
+    return {key: documents[key] for key in sorted(documents, key=lambda key: ranks[_parent(key)])}
+
+
+def _parent(key: str) -> str:
+    """Return the path of the parent of the node to which a document belongs."""
+    node = key.rpartition("/")[0]
+    return node.rpartition("/")[0]
