@@ -36,7 +36,8 @@ class OpenOptions:
     consolidated
         True reads only the consolidated metadata, and False only the metadata of each node. None
         reads the consolidated metadata if it exists, and otherwise the metadata of each node.
-        ``"check"`` reads both and raises an error if they differ.
+        ``"check"`` reads both and raises an error if they differ. In stores that do not support
+        consolidated metadata, such as Icechunk stores, True has the same effect as None.
     zarr_format
         Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. None detects the version.
     on_unsupported

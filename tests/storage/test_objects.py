@@ -257,6 +257,22 @@ def error_of_reading(pickled: bytes) -> str:
     return ""
 
 
+def test_stores_without_consolidated_metadata_can_be_opened_with_consolidated_true() -> None:
+    class UnconsolidatedStore(WrapperStore[MemoryStore]):
+        @property
+        def supports_consolidated_metadata(self) -> bool:
+            return False
+
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    for store in (repository.writable_session("main").store, UnconsolidatedStore(MemoryStore())):
+        dataset().to_zarr(store, zarr_format=3)
+        for engine in ("zarr", "nczarr"):
+            opened = xr.open_dataset(store, engine=engine, consolidated=True)
+            xr.testing.assert_identical(opened, dataset().load())
+            assert xr.open_datatree(store, engine=engine, consolidated=True).t.shape == (4, 6)
+
+
 def test_writable_icechunk_session_cannot_be_read_in_other_processes() -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())

@@ -37,6 +37,7 @@ class _WrapperStore(Store):
         self.source = source
         self.name, self.remote = source.name, source.remote
         self.returns_pages, self.consolidated = source.returns_pages, source.consolidated
+        self.supports_consolidated = source.supports_consolidated
 
     @property
     def identity(self) -> str:

@@ -94,15 +94,14 @@ class Connection(ABC):
     name
         A URL for error messages. It contains no secrets.
     web
-        Whether the objects are accessed over plain HTTP, which supports neither listing nor
-        writing.
+        Whether plain HTTP is used, which supports neither listing nor writing.
     remote
         Whether each request costs a network round trip.
     shared
         Whether other processes see the same objects.
     token
         A unique string that serves as the dask token if `shared` is False.
-    transactional
+    transactional, supports_consolidated
         See `Store`.
     rules
         See `Rules`.
@@ -114,6 +113,7 @@ class Connection(ABC):
     shared: bool = True
     token: str = ""
     transactional: bool = False
+    supports_consolidated: bool = True
     rules: Rules = Rules()
 
     @abstractmethod
@@ -265,9 +265,9 @@ class RemoteStore(Store):
     def __init__(self, connection: Connection, expected: Expected | None = None) -> None:
         self.connection = connection
         self.expected = expected or Expected(connection.rules.max_object_bytes)
-        self.name = connection.name
-        self.remote = connection.remote
+        self.name, self.remote = connection.name, connection.remote
         self.transactional = connection.transactional
+        self.supports_consolidated = connection.supports_consolidated
         self.returns_pages = connection.web and self.expected.probing
 
     @property

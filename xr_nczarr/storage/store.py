@@ -72,6 +72,9 @@ class Store(ABC):
     consolidated
         Whether one document contains all metadata, as in a Parquet reference set. If so,
         consolidated metadata is not needed.
+    supports_consolidated
+        Whether consolidated metadata is of use in this store. If not, ``consolidated=True`` does
+        not require it.
     """
 
     __slots__ = ()
@@ -88,6 +91,7 @@ class Store(ABC):
     max_puts: int = 1
     transactional: bool = False
     consolidated: bool = False
+    supports_consolidated: bool = True
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
