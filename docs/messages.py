@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 HEAD = """# Error messages
 
 This page, generated from the code of the package, lists all error messages. Braces mark values
@@ -29,9 +31,10 @@ def messages() -> Iterator[tuple[str, str, str, str]]:
         own = {name: text for node in tree.body for name, text in assigned(node) if name.isupper()}
         calls: dict[ast.Call, dict[str, str]] = {}  # inner functions override outer ones
         for holder in ast.walk(tree):
-            if isinstance(holder, ast.Module | ast.FunctionDef):
-                names = {**constants, **own, **dict(assigned(holder))}
-                calls |= {node: names for node in ast.walk(holder) if is_error(node)}
+            if isinstance(holder, ast.Module | FUNCTIONS):
+                outer = {**constants, **own}
+                made = [node for node in ast.walk(holder) if is_error(node)]
+                calls |= {node: {**outer, **dict(assigned(holder, node.lineno))} for node in made}
         for call, names in calls.items():
             remedies = [item.value for item in call.keywords if item.arg == "remedy"]
             remedy = text_of(remedies[0], names) if remedies else ""
@@ -49,13 +52,18 @@ def is_error(node: ast.AST) -> bool:
     )
 
 
-def assigned(holder: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield each name to which text is assigned, together with the text."""
-    for node in ast.walk(holder):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr):
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, text_of(node.value, {})
+def assigned(holder: ast.AST, end: int = sys.maxsize) -> Iterator[tuple[str, str]]:
+    """Yield each name to which text is assigned before line `end`, together with the text.
+
+    Assignments in functions inside `holder` are left out.
+    """
+    for node in ast.iter_child_nodes(holder):
+        if not isinstance(node, FUNCTIONS) and getattr(node, "lineno", 0) < end:
+            yield from assigned(node, end)
+    if isinstance(holder, ast.Assign) and isinstance(holder.value, ast.Constant | ast.JoinedStr):
+        for target in holder.targets:
+            if isinstance(target, ast.Name):
+                yield target.id, text_of(holder.value, {})
 
 
 def text_of(node: ast.expr, names: dict[str, str]) -> str:

@@ -80,8 +80,10 @@ def stored_name(name: Hashable) -> str:
         raise TypeError(f"a name must be a string or None, not {name!r}")
     if not name or "\0" in name or name in _RESERVED:
         # This is xarray's wording, which its tests match.
-        problem = f"invalid name {name!r}: a string must be length 1 or more, without NUL, and "
-        problem += "not a key that Zarr reserves"
+        problem = (
+            f"invalid name {name!r}: a string must be length 1 or more, without NUL, and not a "
+            "key that Zarr reserves"
+        )
         raise ConflictError(problem, remedy="Choose another name")
     if "/" in name:
         problem = f"Forward slashes '/' are not allowed in names: {name!r}"
