@@ -55,7 +55,7 @@ WRONG = {
     "unknown host": ("info http://no.such.host.invalid/x", "Check the host name"),
     "URL of another medium": (
         "info file://{here}/s#mode=nczarr,s3",
-        "the path is a directory, but mode=s3 in the URL requests an S3 bucket. Change it to mode=file",
+        "the path is a directory, but mode=s3 in the URL requests an S3 bucket. Specify mode=file instead",
     ),
     "unknown mode": ("info file://{here}/s#mode=banana", "unknown mode 'banana' in the URL fragment. Use one of these modes"),
     "empty path": (["info", ""], "the path or URL is empty. Pass '.' for the current folder"),

@@ -603,7 +603,7 @@ def test_names_indistinguishable_on_file_system_are_rejected(
         (both, tmp_path / "store", "w"),
         (both[["A"]], tmp_path / "store", "a"),
     ):
-        with pytest.raises(ConflictError, match="'A' and 'a' are the same name") as caught:
+        with pytest.raises(ConflictError, match="does not distinguish 'A' from 'a'") as caught:
             to_nczarr(data, target, mode=mode)
         assert (caught.value.variable, caught.value.key) == ("/A", "A/.zarray")
     assert sorted(os.walk(tmp_path)) == before

@@ -389,7 +389,7 @@ def test_large_zip_file_with_corrupt_end_record_raises_storage_error(
 
 
 def test_zip_file_replaced_while_open_raises_storage_error(tmp_path: Path) -> None:
-    end = ("end", bytes(1 << 16))  # these bytes are cached together with the zip directory
+    end = ("end", bytes(1 << 16))  # these bytes are cached together with the central directory
     path = write(tmp_path / "x.zip", [("a", b"1" * 50), ("b", b"2" * 50), end])
     store = open_store(path)
     assert fetch(store, "b") == [b"2" * 50]

@@ -432,8 +432,8 @@ class _Search:
                 continue
             paths = tuple(f"{child_path(group, alias)}/" for alias in (name, other))
             error = MetadataError(
-                f"{quote(repr(name))} and {quote(repr(other))} are the same name on this file "
-                "system, so one has overwritten the other",
+                f"this file system does not distinguish {quote(repr(name))} from "
+                f"{quote(repr(other))}, so one has overwritten the other",
                 remedy="Copy the store again to a case-sensitive file system, an object store or "
                 "a zip file",
             )

@@ -199,7 +199,7 @@ class CachingStore(_WrapperStore):
 
 def cache_error(store: str) -> UnsupportedError:
     """Return the error for an attempt to write to a store through a cache."""
-    remedy = "Write to the URL behind the cache, then read through a new cache"
+    remedy = "Write to the underlying URL, then read through a new cache"
     return UnsupportedError("a store cannot be written through a cache", remedy=remedy, store=store)
 
 

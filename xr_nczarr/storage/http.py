@@ -88,7 +88,7 @@ class CheckedResponse(aiohttp.ClientResponse):
                 raise LimitError(
                     f"the server ignored the request for {self._requested_text()} and sent at "
                     f"least {size:,} bytes instead",
-                    remedy="Copy the object to a server that supports byte ranges",
+                    remedy="Copy the object to a server that supports range requests",
                 )
             self._body = self._requested_part(b"".join(pieces))
         return await super().read()

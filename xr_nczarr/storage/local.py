@@ -375,8 +375,8 @@ class LocalStore(Store):
                 same = system.are_same_name(folder, name, other)
             if same:
                 raise ConflictError(
-                    f"{quote(repr(name))} and {quote(repr(other))} are the same name on this file "
-                    "system, so one would overwrite the other",
+                    f"this file system does not distinguish {quote(repr(name))} from "
+                    f"{quote(repr(other))}, so one would overwrite the other",
                     remedy="Rename one of them, or write to a case-sensitive file "
                     "system or to an object store",
                     store=self.name,

@@ -221,7 +221,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         raise ConflictError(
             f"the path is {names[medium]}, but mode={location.medium} in the URL "
             f"requests {names[location.medium]}",
-            remedy=f"Change it to mode={medium}, or leave out the mode",
+            remedy=f"Specify mode={medium} instead, or leave out the mode",
             store=path,
         )
     if medium == "zip":
@@ -285,8 +285,8 @@ def _check_chain(url: str) -> None:
         protocol, _, path = link.partition("://")
         if protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
             raise UnsupportedError(
-                "the URL does not name the inner zip file",
-                remedy="Name it in the second part of the URL, as in zip://…::zip://inner.zip::…",
+                "the chained URL does not contain the path of the inner zip file",
+                remedy="Add the path to the second part of the URL, as in zip://…::zip://inner.zip::…",
                 store=mask(url),
             )
         if not is_protocol(protocol):

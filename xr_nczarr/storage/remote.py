@@ -364,7 +364,7 @@ class RemoteStore(Store):
                     f"the server returned {len(response.data)} bytes; expected {request.length} "
                     f"at offset {request.start}",
                     remedy="If the object was changed in the meantime, read it again. Otherwise, "
-                    "copy it to a server that supports byte ranges",
+                    "copy it to a server that supports range requests",
                     store=self.name,
                     key=request.key,
                 )

@@ -69,7 +69,7 @@ class ZipStore(Store):
 
     @property
     def _contents(self) -> ZipContents:
-        """The entries of the zip file. The zip directory is read only once."""
+        """The entries of the zip file. The central directory is read only once."""
         if self._opened is None:
             self._opened = ZipContents(self.folder, self.key, self.name)
         return self._opened
@@ -261,7 +261,7 @@ class ZipStore(Store):
                 key=key,
             )
         if not entry.deflated and info.file_size != info.compress_size:
-            problem = "the zip directory declares two different sizes for an uncompressed entry"
+            problem = "the central directory declares two different sizes for an uncompressed entry"
             raise damaged(problem, self.name, key)
         if max(info.file_size, info.compress_size) > self.max_object_bytes:
             stored = f"{info.compress_size:,} in the zip file"

@@ -19,7 +19,7 @@ HEADER = 30
 """Size in bytes of a local header, excluding the name that follows it."""
 
 _MAX_EXTRA_BYTES = 2 * 0xFFFF
-_END_BYTES = 64 << 10  # bytes at the end of a file that usually contain the zip directory
+_END_BYTES = 64 << 10  # bytes at the end of a file that usually contain the central directory
 _JUNK = "__MACOSX/"
 _EMPTY_GROUP_BYTES = 64  # maximum size of the metadata of a group without attributes
 
@@ -45,7 +45,7 @@ class ZipContents:
     """The content of a zip file, from which only the needed byte ranges are fetched.
 
     The last bytes of the file are fetched first, and kept in memory. The methods `tell`, `seek` and
-    `read` implement a file object, so that `zipfile` can read the zip directory.
+    `read` implement a file object, so that `zipfile` can read the central directory.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def decode(data: Bytes, entry: ZipEntry, key: str, store: str) -> Bytes:
     Raises
     ------
     StorageError
-        If the content does not match the size or the checksum in the zip directory.
+        If the content does not match the size or the checksum in the central directory.
     """
     size, start = entry.info.file_size, data_start(data, entry, key, store)
     content: Bytes = memoryview(data)[start : start + entry.info.compress_size]
@@ -218,9 +218,7 @@ def data_start(data: Bytes, entry: ZipEntry, key: str, store: str) -> int:
     mark, flags, crc, name_length, extra_length = struct.unpack_from("<4s2xH6xI8xHH", data)
     # If flag 8 is set, the checksum follows the data instead of being in the header.
     if mark != b"PK\x03\x04" or (not flags & 8 and crc != entry.info.CRC):
-        raise damaged(
-            "the zip entry is not at the offset that the zip directory declares", store, key
-        )
+        raise damaged("the central directory declares a wrong offset for the zip entry", store, key)
     return int(HEADER + name_length + extra_length)
 
 
