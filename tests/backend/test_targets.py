@@ -171,7 +171,7 @@ def test_reference_options_apply_to_parquet_reference_sets(memory, tmp_path):
         xr.open_dataset(tmp_path / "plain", engine="nczarr", storage_options=options)
 
 
-def test_plain_store_with_reference_set_suffix_can_be_read(memory, tmp_path):
+def test_store_with_reference_set_suffix_can_be_read(memory, tmp_path):
     dataset = xr.Dataset({"t": ("x", VALUES)})
     for target in (f"{tmp_path}/a.parq", "memory://plain/a.parquet", f"{tmp_path}/a.json"):
         xr_nczarr.to_nczarr(dataset, target)
@@ -352,7 +352,7 @@ def test_referenced_files_are_read_with_credentials_of_passed_filesystem(s3_serv
         ({"mode": "w"}, "read-only"),
         ({"fo": 3}, '"fo" has the unsupported type int'),
         ({"fo": io.BytesIO(b"{}")}, '"fo" has the unsupported type BytesIO'),
-        ({"remote_protocol": "simplecache"}, "not a caching protocol"),
+        ({"remote_protocol": "simplecache"}, "not of a cache such as 'simplecache'"),
     ],
     ids=["number", "text", "folder", "mode", "no document", "file", "cache"],
 )

@@ -268,7 +268,8 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
         return members
     if type(version) is not int or version != 1:
         raise ReferenceSetError(
-            f'"version" is {quote(repr(version))}; expected 1, or no "version" for version 0',
+            f'"version" is {quote(repr(version))}; expected 1, or no "version" in a document of '
+            "version 0",
             place="version",
         )
     return dict(_typed(members.get("refs", {}), Mapping, "refs"))

@@ -113,9 +113,9 @@ class ReferenceOptions:
         if options.get("remote_protocol") in CACHES:
             raise UnsupportedError(
                 'the storage option "remote_protocol" must be the protocol of the referenced '
-                f"files, not a caching protocol ({options['remote_protocol']!r})",
-                remedy="Leave out the cache, and pass the options under the protocol's name, such "
-                'as storage_options={"s3": {…}}',
+                f"files, not of a cache such as {options['remote_protocol']!r}",
+                remedy="Leave out the cache, and pass options for the files under the name of "
+                'their protocol, such as storage_options={"s3": {…}}',
             )
         if not access.trusted and options.get("templates", "safe") != "safe":
             raise ValueError(f"templates={options['templates']!r} is not allowed with trust='none'")
@@ -151,7 +151,8 @@ class ReferenceOptions:
                 f'the storage option "{name}" has no effect on this target',
                 remedy="If this is a local reference set, pass options for the referenced files "
                 'as the storage option "remote_options". To pass options for only some of these '
-                'files, use a prefix of their URLs as the key, as in {"s3://bucket": {…}}',
+                "files, pass them under a prefix of their URLs, as in storage_options="
+                '{"s3://bucket": {…}}',
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
         # A URL without a protocol may begin with a bucket of the remote protocol. If the remote

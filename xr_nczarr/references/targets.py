@@ -91,8 +91,8 @@ class Targets:
         url = absolute_url(text, self.document)
         if remote and not mark and text.count("../") > self.document.partition("://")[2].count("/"):
             raise RefusedError(
-                f"the reference set refers to {quote(text)}, in which '..' leads above the root of "
-                "the server"
+                f"the reference set refers to {quote(text)}, whose '..' segments lead above the "
+                "root of the server"
             )
         self.trust.check(url)
         return url
