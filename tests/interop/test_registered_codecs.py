@@ -312,12 +312,12 @@ def test_codec_result_larger_than_chunk_is_rejected(tmp_path, strange_module):
         dataset.load()
 
 
-def test_unsupported_codec_use_raises_error_on_load(tmp_path, strange_module):
+def test_invalid_use_of_registered_codec_raises_error_on_load(tmp_path, strange_module):
     refused = store_of(tmp_path / "refused", {"name": "strange_spelled", "configuration": {"a": 1}})
     with pytest.raises(MetadataError, match=r"codec strange_spelled .* rejects its configuration"):
         opened(refused).load()
     behind = store_of(tmp_path / "behind", named("spelled"), named("spelled"), stored=b"")
-    with pytest.raises(MetadataError, match="follows a codec that encodes to bytes"):
+    with pytest.raises(MetadataError, match="an earlier codec produces bytes"):
         opened(behind).load()
     text = {"data_type": "string", "fill_value": ""}
     objects = store_of(tmp_path / "text", named("spelled"), stored=b"[]", **text)
@@ -392,7 +392,7 @@ print("zarr" in sys.modules)
 """
 
 
-def test_zarr_is_imported_only_for_registered_codec(tmp_path, site):
+def test_zarr_is_imported_only_if_store_uses_registered_codec(tmp_path, site):
     def output(name, *codecs, stored):
         folder = store_of(tmp_path / name, *codecs, stored=stored)
         command = [sys.executable, "-c", PROGRAM, str(site), str(folder)]

@@ -123,7 +123,7 @@ class _Adapter:
             )
         if self.from_elements and flow.shape is None:
             raise ValueError(
-                f"codec {self.name} encodes arrays, but follows a codec that encodes to bytes"
+                f"codec {self.name} requires an array as input, but an earlier codec produces bytes"
             )
 
     def encoded(self, request: StepRequest) -> Flow:

@@ -240,8 +240,8 @@ def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
 def _pcodec(flow: Flow, codec: Any) -> Step:
     if flow.shape is None:
         raise MetadataError(
-            f"codec {codec.codec_id} encodes arrays, but follows a codec that encodes to bytes "
-            f"({flow.chunk})"
+            f"codec {codec.codec_id} requires an array as input, but an earlier codec produces "
+            f"bytes ({flow.chunk})"
         )
 
     # numcodecs stores times as integers.

@@ -84,7 +84,7 @@ def build_typed(request: StepRequest) -> Step:
         dtype, stored = codec.dtype, codec.astype
     if dtype.hasobject or stored.hasobject or not dtype.itemsize or not stored.itemsize:
         raise MetadataError(
-            f"codec {spec.name} has the dtypes {quote(dtype)} and {quote(stored)}; expected two "
+            f"codec {spec.name} converts dtype {quote(dtype)} to {quote(stored)}; expected two "
             "fixed-size dtypes"
         )
     if flow.size is None or flow.size % dtype.itemsize:
