@@ -335,7 +335,10 @@ def test_shards_are_preserved_when_rewriting_opened_dataset(path, tmp_path):
     ("codecs", "named"),
     [
         ({"serializer": ShardingCodec(chunk_shape=(1, 3))}, "In encoding, set shards"),
-        ({"filters": [TransposeCodec(order=(0, 2, 1))]}, "transpose is configured for axes"),
+        (
+            {"filters": [TransposeCodec(order=(0, 2, 1))]},
+            "transpose is not a permutation of the axes",
+        ),
     ],
 )
 def test_codecs_that_cannot_be_stored_are_rejected(path, codecs, named):
@@ -614,7 +617,7 @@ def preview_tree():
 
 
 @pytest.mark.parametrize("appendix_e", [True, False], ids=["spec", "netcdf-c-main"])
-def test_append_to_nczarr_v3_preview_store(
+def test_nczarr_v3_preview_store_can_be_appended_to(
     appendix_e,
 ):
     store = preview_store(appendix_e)

@@ -337,7 +337,7 @@ def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
     unit = str(encoding.get("units", "")).partition(" since ")[0].strip()
     if unit.lower() in _CALENDAR_UNITS:
         raise ConflictError(
-            f"times cannot be written in {unit}",
+            f"times cannot be encoded in units of {unit}",
             remedy='Pass different units in encoding, such as "days since 2000-01-01"',
             variable=name,
         )
@@ -467,7 +467,7 @@ def _as_conflicts() -> Iterator[None]:
         yield
     except (ValueError, OverflowError, KeyError) as error:  # KeyError for units unknown to cftime
         raise ConflictError(
-            f"the values do not fit their encoding ({reason_of(error)})",
+            f"xarray cannot encode the values ({reason_of(error)})",
             remedy="Choose a different dtype or different units. If the variable is already "
             "stored, write it to a new store",
         ) from error

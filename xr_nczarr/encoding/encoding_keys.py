@@ -268,7 +268,7 @@ def check_codecs(
         axes = list(range(rank))
         if codec["id"] == "transpose" and sorted(codec["order"]) != axes:
             raise UnsupportedError(
-                f"codec transpose is configured for axes {codec['order']}, but the array has axes "
+                f"the order {codec['order']} of codec transpose is not a permutation of the axes "
                 f"{axes}"
             )
 
