@@ -344,7 +344,7 @@ def test_interrupted_partitioned_copy_can_be_completed(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_chunks_copied_as_bytes_are_not_decoded(zarr_format: int) -> None:
+def test_chunks_are_not_decoded_if_target_stores_them_unchanged(zarr_format: int) -> None:
     source: dict[str, bytes] = {}
     other: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
@@ -452,7 +452,7 @@ def test_rerun_completes_interrupted_copy_of_scalars(zarr_format: int) -> None:
         assert target == whole.objects
 
 
-def test_copy_does_not_mix_old_and_new_states_of_changed_source() -> None:
+def test_copy_never_mixes_chunks_from_two_versions_of_source() -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding=ENCODING)
     target: dict[str, bytes] = {}
@@ -721,7 +721,9 @@ def test_interrupted_copy_from_plain_http_restarts_with_explanation(
     assert main(["copy", source, target]) == 2
     assert "403" in capsys.readouterr().err
     assert main(["copy", source, target]) == 0
-    assert "started over: it is unknown whether the source has changed" in capsys.readouterr().out
+    assert (
+        "restarted, because it is unknown whether the source has changed" in capsys.readouterr().out
+    )
     whole = tmp_path / "whole"
     xr_nczarr.copy(f"{http_server.root}/source", whole)
     for path in whole.rglob("*"):
@@ -820,7 +822,7 @@ def test_copy_with_zarr_engine_keeps_zarr_v3_fill_value(tmp_path):
     [{"chunksizes": (2, 2)}, {"chunks": ((1, 3),)}, {"filters": [object()]}],
     ids=["rank", "lengths", "codec"],
 )
-def test_unsuitable_encoding_from_engine_is_ignored(tmp_path, monkeypatch, changes):
+def test_copy_ignores_unsuitable_encoding_set_by_source_engine(tmp_path, monkeypatch, changes):
     xr.Dataset({"v": ("x", np.arange(4.0))}).to_netcdf(tmp_path / "s.nc", engine="netcdf4")
     opened = dataset_input.open_datasets
 

@@ -79,7 +79,7 @@ def test_copying_strings_containing_nul_is_rejected(tmp_path: Path, place: str) 
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_copied_plain_zarr_has_same_types_as_dataset_written_by_to_netcdf(tmp_path: Path) -> None:
+def test_copy_of_plain_zarr_has_same_netcdf_types_as_to_netcdf_output(tmp_path: Path) -> None:
     times = np.array(["2026-01-01", "2026-01-03"], "M8[ns]")
     variables = {
         "flag": ("x", [True, False]),

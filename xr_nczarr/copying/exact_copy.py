@@ -77,10 +77,11 @@ class CopyResult(Result):
     def __repr__(self) -> str:
         how = ""
         if self.unchanged:
-            how = f", {len(self.unchanged)} as stored ({count_text(self.objects, 'chunk')})"
+            how = f", {len(self.unchanged)} without re-encoding "
+            how += f"({count_text(self.objects, 'chunk')})"
         history = ", completing an interrupted copy" if self.resumed else ""
         if self.restart_reason:
-            history += f"; an interrupted copy was started over: {self.restart_reason}"
+            history += f"; an interrupted copy was restarted, because {self.restart_reason}"
         lines = [f"{self.store}: {count_text(self.arrays, 'array')} copied{how}{history}"]
         return "\n".join([*lines, *(f"  left out: {sentence}" for sentence in self.skipped)])
 
@@ -192,7 +193,7 @@ def copy(
     >>> one, other = {}, {}
     >>> xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", np.arange(4.0))}), one)
     >>> print(xr_nczarr.copy(one, other, zarr_format=3))
-    mapping: 1 array copied, 1 as stored (1 chunk)
+    mapping: 1 array copied, 1 without re-encoding (1 chunk)
     """
     location = locate(target)
     file = _file_path(location)

@@ -38,7 +38,7 @@ from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.lazy_sources import in_chunks, unwrapped
 
 _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
-_SKIP = "Pass skip_unsupported=True to leave out unsupported content"
+_SKIP = "Pass skip_unsupported=True to leave out whatever the target does not support"
 _MAX_NAMED = 5
 
 
