@@ -283,7 +283,8 @@ def test_variable_that_contradicts_dimension_size_is_marked_broken():
     assert dataset.variables["a"].error is None
     assert str(dataset.variables["b"].error) == (
         "b/.zattrs, _ARRAY_DIMENSIONS: the array has 3 elements along dimension /x; expected 2 "
-        "(variable /b). Pass drop_variables to exclude the arrays of one of the two sizes"
+        "(variable /b). Pass drop_variables to exclude all arrays with 3 elements along this "
+        "dimension, or all arrays with 2"
     )
     alone = interpret(hierarchy(group(), first, second), dropped=["a"])
     assert alone.variables["b"].error is None

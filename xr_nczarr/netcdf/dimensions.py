@@ -144,14 +144,13 @@ class DimensionScope:
         if not name or owner not in self.groups or not (lost or _ANONYMOUS.fullmatch(name)):
             raise MetadataError(
                 f"no group defines the dimension {quote(reference)}",
-                remedy="Correct the reference so that it names a dimension defined in the metadata "
-                "of a group",
+                remedy="Refer to a dimension that is defined in the metadata of a group",
                 place=place,
             )
         if lost:
             self.groups[owner].reports.append(
                 f"dimension {quote(reference)} is not defined, because the NCZarr metadata of its "
-                f"group is missing; its size {size} is taken from an array"
+                f"group is missing; its size {size} is inferred from an array"
             )
         return self.define(self.groups[owner], Dimension(name, reference, size))
 
@@ -200,7 +199,10 @@ class DimensionScope:
         problem = f"the array has {size} elements along dimension {quote(dimension.path)}"
         if not dimension.unlimited:
             # Without an annotation, another array has defined the dimension.
-            remedy = "Pass drop_variables to exclude the arrays of one of the two sizes"
+            remedy = (
+                f"Pass drop_variables to exclude all arrays with {size} elements along this "
+                f"dimension, or all arrays with {dimension.size}"
+            )
             raise MetadataError(
                 f"{problem}; expected {dimension.size}",
                 remedy="" if group.path in self.annotations else remedy,

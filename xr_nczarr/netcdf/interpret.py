@@ -134,8 +134,8 @@ class _Interpreter:
         if self.scope.undefined:
             names = ", ".join(map(quote, self.scope.undefined))
             note = (
-                f"dimensions not defined in the opened groups: {names}; their sizes are taken from "
-                "arrays"
+                f"dimensions not defined in the opened groups: {names}; their sizes are inferred "
+                "from arrays"
             )
             self.groups["/"].reports.append(note)
         return self.groups["/"]
@@ -367,7 +367,7 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
     misfit = alias == "char" and dtype.str[1:] not in _CHARACTERS
     if misfit or (alias in ("string", "json") and dtype.kind not in "SUVO"):
         raise MetadataError(
-            f"type alias {alias!r} contradicts dtype {dtype}",
+            f"type alias {alias!r} is incompatible with dtype {dtype}",
             place="_nczarr_array.type_alias",
         )
     if alias == "char" or node.type_name == ">S1":
