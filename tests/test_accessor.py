@@ -93,7 +93,7 @@ def test_accessor_on_datatree_finds_store(store):
 
 def test_accessor_error_for_dataset_without_store_suggests_fix(store):
     for other in (xr.Dataset(), xr.open_dataset(store, engine="nczarr")["v"]):
-        with pytest.raises(NotFoundError, match=r"does not record the store.*Call the method on"):
+        with pytest.raises(NotFoundError, match=r"opened is unknown.*Call the method on"):
             other.nczarr.info()
 
 

@@ -33,7 +33,8 @@ def test_message_table_uses_named_placeholders(rows):
     for layer, name, problem, _ in rows:
         problems[layer, name].add(problem)
     moved = (
-        "this object cannot be reopened in this process, because its target is not a path or URL"
+        "this object cannot be reopened in this process, because it was not opened from a path or "
+        "URL"
     )
     assert moved in problems["accessor", "NotFoundError"]
     sizes = "the stored data is {size} bytes long; expected {expected} ({chunk})"

@@ -140,14 +140,14 @@ class NczarrAccessor:
         opening = self._opening()
         if opening is None:
             raise NotFoundError(
-                "this object does not record the store from which it was opened",
+                "the store from which this object was opened is unknown",
                 remedy="Call the method on the Dataset opened with engine='nczarr', or pass the "
                 "URL to the xr_nczarr function of the same name",
             )
         if opening.target is None:
             raise NotFoundError(
-                "this object cannot be reopened in this process, because its target is not a path "
-                "or URL",
+                "this object cannot be reopened in this process, because it was not opened from a "
+                "path or URL",
                 remedy="Call the method in the process that opened the object",
             )
         options = opening.options.as_dict()

@@ -579,7 +579,7 @@ CLAIMS = {
     ),
     "numbers as text": (
         "zarr",
-        "numbers written as strings",
+        "accepts strings as numeric parameters",
         array(SHUFFLED, NAMED, **filters("0", "4")) | ANNOTATED,
     ),
     "netcdf's char": ("zarr", ">S1", array(b"abcd", NAMED, ">S1") | ANNOTATED),

@@ -445,9 +445,9 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
         return fill_value
     meant, unmeant = (fill_value, other) if possible else (other, fill_value)
     warnings.warn(
-        f"_FillValue {fill_value} of {node.path} is ambiguous: it may be a packed or an unpacked "
-        f"value of the filter fixedscaleoffset. {meant} is masked, and {unmeant} is not. Open the "
-        "dataset with mask_and_scale=False to mask neither",
+        f"_FillValue {fill_value} of {node.path} is ambiguous: the filter fixedscaleoffset may or "
+        f"may not have packed it. {meant} is masked, and {unmeant} is not. Open the dataset with "
+        "mask_and_scale=False to mask neither",
         stacklevel=2,
     )
     return meant

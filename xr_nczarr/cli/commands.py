@@ -90,7 +90,7 @@ def verify(parser: Parser) -> Run:
         "--sample", type=_number, metavar="N", help="read at most N random chunks of each array"
     )
     parser.add_argument(
-        "--readers", action="store_true", help="also report what other programs would misread"
+        "--readers", action="store_true", help="also report data that other programs would misread"
     )
 
     def run(parsed: argparse.Namespace) -> xr_nczarr.Verification:
@@ -134,7 +134,7 @@ def copy(parser: Parser) -> Run:
     parser.add_argument(
         "--skip-unsupported",
         action="store_true",
-        help="leave out content whose type the target does not support",
+        help="leave out whatever the target does not support",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     _add_common(parser, second="target")
@@ -198,10 +198,9 @@ def references(parser: Parser) -> Run:
         "--compact",
         dest="generators",
         action="store_true",
-        help="describe regularly spaced chunks by generators (gen), which nczarr can read. fsspec "
-        "and kerchunk can read generators only with simple_templates=False, and VirtualiZarr "
-        "cannot read them at all. Programs that cannot read generators treat these chunks as "
-        "missing",
+        help="describe regularly spaced chunks with generators (gen). nczarr reads generators, "
+        "fsspec and kerchunk read them only with simple_templates=False, and VirtualiZarr does not "
+        "read them. Programs that do not read generators treat these chunks as missing",
     )
     parser.add_argument(
         "--inline-below",

@@ -99,7 +99,7 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
         unit = read_text(required(configuration, "unit", inner), inner, _UNITS)
         factor = read_integer(configuration.get("scale_factor", 1), inner, least=1)
         if factor >= 2**31:
-            raise unexpected(factor, "a factor below 2**31", inner)
+            raise unexpected(factor, "an integer below 2**31", inner)
         dtype = np.dtype(f"<{_TIMES[name]}8" + (f"[{factor}{unit}]" if unit != "generic" else ""))
     elif name in _STRUCTURED:
         check_members(configuration, ("fields",), inner)
@@ -141,7 +141,7 @@ def find_core_type(name: str, place: str) -> DType | None:
         return NUMERIC_TYPES.get(name)
     size, remainder = divmod(int(raw[1]), 8)
     if remainder:
-        raise unexpected(name, "a multiple of 8 bits", place)
+        raise unexpected(name, "a size that is a multiple of 8 bits", place)
     typestrings.check_size(size, name, place)
     return np.dtype(f"V{size}")
 

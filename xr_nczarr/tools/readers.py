@@ -81,11 +81,11 @@ def _exceptions(
             )
         elif any(isinstance(value, str) and value.isdecimal() for value in stored.values()):
             yield (
-                f"only netCDF-C accepts the codec {spec.name} with numbers written as strings",
+                f"only netCDF-C accepts strings as numeric parameters of {spec.name}",
                 upgrade,
             )
         elif spec.name == "shuffle" and stored.get("elementsize", 4) != elementsize:
-            yield f"only netCDF-C determines the element size of {spec.name} correctly", upgrade
+            yield f"only netCDF-C uses the correct element size for {spec.name}", upgrade
 
 
 def _stored_parameters(spec: CodecSpec) -> Mapping[str, Any]:

@@ -87,4 +87,6 @@ def layout_of(
 
 def _contradiction(requested: str, argument: str) -> ConflictError:
     problem = f"the URL fragment contains {requested}, which contradicts {argument}"
-    return ConflictError(problem, remedy="Remove one of the two")
+    return ConflictError(
+        problem, remedy=f"Remove {requested} from the URL fragment, or leave out the argument"
+    )
