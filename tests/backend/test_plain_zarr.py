@@ -165,7 +165,7 @@ def test_zero_fill_value_is_not_masked_in_any_form_of_reference_set(tmp_path):
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_use_zarr_fill_value_as_mask_option_applies_to_zero_in_reference_set(
+def test_zero_in_reference_set_is_masked_only_with_use_zarr_fill_value_as_mask_option(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")
@@ -455,7 +455,7 @@ ORDER = ["z", "c", "lat", "a"]
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_variables_follow_consolidated_metadata_order(version):
+def test_variables_have_same_order_as_in_consolidated_metadata(version):
     store = zarr.storage.MemoryStore()
     dataset = xr.Dataset({name: ("x", [1, 2]) for name in ORDER}).set_coords("lat")
     xr_nczarr.to_nczarr(

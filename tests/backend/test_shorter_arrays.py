@@ -45,9 +45,7 @@ def test_arrays_shorter_or_longer_than_unlimited_dimension_can_be_opened(
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("codecs", [{}, {"zlib": True}, {"shards": (4, 6)}], ids=str)
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 5])
-def test_elements_beyond_array_shorter_than_its_dimension_are_fill_values(
-    zarr_format, codecs, length
-):
+def test_reading_past_end_of_short_array_returns_fill_values(zarr_format, codecs, length):
     if zarr_format == 2 and "shards" in codecs:
         pytest.skip("Zarr v2 has no shards")
     values = np.arange(1, 37, dtype="i4").reshape(6, 6)
@@ -74,7 +72,7 @@ def test_elements_beyond_array_shorter_than_its_dimension_are_fill_values(
 
 
 @pytest.mark.parametrize("length", range(7))
-def test_elements_beyond_shorter_rectilinear_array_are_fill_values(length):
+def test_reading_past_end_of_short_rectilinear_array_returns_fill_values(length):
     values = np.arange(1, 37, dtype="i4").reshape(6, 6)
     encoding = {"v": {"chunksizes": (2, 3), "_FillValue": np.int32(-1), "zlib": False}}
     dataset, store = xr.Dataset({"v": (("t", "x"), values.copy())}), {}
@@ -94,7 +92,7 @@ def test_elements_beyond_shorter_rectilinear_array_are_fill_values(length):
 
 
 # Every missing chunk beyond the grid was requested separately.
-def test_elements_beyond_rectilinear_grid_require_only_one_lookup():
+def test_reading_past_end_of_rectilinear_grid_takes_only_one_lookup():
     store, values = {}, np.zeros(20_000, "i4")
     encoding = {"v": {"chunksizes": (20_000,), "_FillValue": np.int32(-1), "zlib": False}}
     dataset = xr.Dataset({"v": ("t", values)})

@@ -31,7 +31,7 @@ def test_text_resembling_json_is_read_unchanged(tmp_path: Path) -> None:
 
 
 # Regression D15
-def test_bare_nan_and_infinity_attributes_are_numbers(tmp_path: Path) -> None:
+def test_unquoted_nan_and_infinity_attributes_are_read_as_numbers(tmp_path: Path) -> None:
     for recorded in ({"a": "<f8", "b": "<f4"}, {}):
         own = {"a": float("nan"), "b": [float("inf"), float("-inf"), 1.5]}
         own |= {"_NCZARR_ATTR": {"types": recorded}}
@@ -46,7 +46,7 @@ def test_bare_nan_and_infinity_attributes_are_numbers(tmp_path: Path) -> None:
 
 # Regression D16
 @pytest.mark.parametrize("literal", ['{"a": 1}', "[0.,0.,1.]", '{"b":  [1,2 ]}', "null", "[]"])
-def test_json_in_text_attribute_is_read_as_json_text(tmp_path: Path, literal: str) -> None:
+def test_json_value_of_text_attribute_is_read_as_text(tmp_path: Path, literal: str) -> None:
     store = store_with_good_array(tmp_path / "s")
     types = '"_nczarr_attr": {"types": {"t": ">S1"}}'
     put(store, {".zattrs": f'{{"t": {literal}, {types}}}'})

@@ -161,7 +161,7 @@ def plain_zarr(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ZARR_ARRAYS)
-def test_values_in_zarr_python_stores_equal_those_read_by_zarr_python(
+def test_nczarr_engine_and_zarr_python_read_same_values(
     plain_zarr: Path, name: str, way: str
 ) -> None:
     others = [other for other in ZARR_ARRAYS if other != name]

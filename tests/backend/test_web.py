@@ -54,7 +54,7 @@ def test_stores_are_discovered_from_web_server_index_pages(served, hidden, spell
         assert all(path.startswith("/data%20set/") for path in paths)
 
 
-def test_both_engines_open_store_found_through_index_pages_identically(tmp_path):
+def test_nczarr_and_zarr_engines_open_store_found_through_index_pages_identically(tmp_path):
     dataset = tree().to_dataset()
     dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
     with IndexServer(tmp_path) as server:
@@ -200,7 +200,7 @@ def cached(request):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("consolidated", [None, True])
-def test_store_opens_even_if_server_sends_pages_for_missing_objects(
+def test_store_opens_even_if_server_sends_web_pages_for_missing_objects(
     http_server, cached, zarr_format, consolidated
 ):
     with warnings.catch_warnings():
@@ -212,7 +212,7 @@ def test_store_opens_even_if_server_sends_pages_for_missing_objects(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_netcdf_c_stores_open_even_if_server_sends_pages_for_missing_objects(
+def test_netcdf_c_stores_open_even_if_server_sends_web_pages_for_missing_objects(
     http_server, cached, release
 ):
     write_vintage(Path(http_server.root, "store"), sample(release), release)

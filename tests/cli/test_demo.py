@@ -42,7 +42,7 @@ def test_demo_prints_dataset_and_means(capsys):
     assert "2026-01-07  279.000 K" in printed
 
 
-def test_demo_store_has_content_written_by_netcdf_c(tmp_path):
+def test_demo_store_is_identical_to_store_written_by_netcdf_c(tmp_path):
     write_climate(f"file://{tmp_path}/climate#mode=nczarr,file")
     shipped = xr.open_dataset(resources.files("xr_nczarr.cli") / "climate.zip", engine="nczarr")
     written = xr.open_dataset(tmp_path / "climate", engine="nczarr")

@@ -259,7 +259,7 @@ def test_pcodec_stores_times_as_integers(dtype):
     assert_decodes(codec, data, array)
 
 
-def test_pcodec_decodes_rounded_floats_stored_as_floats_or_integers():
+def test_pcodec_decodes_bitround_output_encoded_as_floats_or_integers():
     pytest.importorskip("pcodec")
     array = np.array([1.5, 2, 100], "<f4")
     pcodec = numcodecs.get_codec({"id": "pcodec"})
@@ -361,7 +361,7 @@ def test_zstd_chunks_decoded_together_equal_chunks_decoded_separately(filters):
         np.testing.assert_array_equal(rest.decode(data, np.empty_like(array)), array)
 
 
-def test_unusual_zstd_chunks_are_not_decoded_together():
+def test_zstd_chunks_are_decoded_separately_if_any_is_damaged_or_unusual():
     """A single chunk, large chunks, and groups with an unusual chunk are left to `decode`."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")

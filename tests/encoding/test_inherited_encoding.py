@@ -279,7 +279,9 @@ def test_compression_level_given_as_string_is_written_as_integer(tmp_path, zarr_
     ],
     ids=["name", "one parameter", "notation of v3", "notation of v3 with id"],
 )
-def test_blosc_can_be_requested_with_some_parameters(tmp_path, zarr_format, codec, configuration):
+def test_blosc_can_be_requested_with_subset_of_parameters(
+    tmp_path, zarr_format, codec, configuration
+):
     options = {"zarr_format": zarr_format, "encoding": {"v": {"compressors": [codec]}}}
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", **options)
     result = opened(tmp_path / "a").v

@@ -115,7 +115,7 @@ def test_numbers_quantized_to_infinity_or_fill_value_are_rejected(value, rounded
         to_nczarr(dataset, {}, encoding={"v": options})
 
 
-def test_numbers_too_large_for_decimal_places_are_unchanged():
+def test_quantization_leaves_numbers_too_large_for_decimal_places_unchanged():
     data = np.array([3.4e38, -3.4e38], "f4")
     store = {}
     encoding = {"v": {"least_significant_digit": 2}}

@@ -50,7 +50,7 @@ def test_numeric_attributes_are_read_exactly_by_xr_nczarr_and_netcdf_c(path):
         (np.array([True, False, True]), [True, False, True]),
     ],
 )
-def test_values_without_netcdf_type_are_encoded(path, values, expected):
+def test_booleans_and_strings_with_missing_values_are_encoded(path, values, expected):
     to_nczarr(xr.Dataset({"v": ("x", values)}), path)
     result = ["" if item is np.nan else item for item in read(path).v.values.tolist()]
     assert result == expected

@@ -92,7 +92,7 @@ def test_interrupted_replacement_leaves_old_dataset_new_dataset_or_no_store(layo
 
 
 @pytest.mark.parametrize("changes", [1, 2, 5])
-def test_interrupted_replacement_error_warns_that_no_dataset_may_remain(changes):
+def test_error_for_interrupted_replacement_warns_that_dataset_may_be_lost(changes):
     before = {}
     create(RemoteMemoryStore(before), LAYOUTS[0])
     with pytest.raises(InterruptedError, match="no further change") as caught:
@@ -367,7 +367,7 @@ def test_append_after_interrupted_creation_updates_consolidated_metadata():
     assert opened.t.values.tolist() == [1, 2]
 
 
-def test_interrupted_additions_to_v3_draft_store_show_no_new_groups():
+def test_interrupted_addition_to_v3_draft_store_adds_no_visible_groups():
     # In the draft, a group exists if there is any metadata below its path.
     store = {}
     to_nczarr(values(0, 6), store, zarr_format="3-draft", dialect="zarr")

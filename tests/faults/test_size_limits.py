@@ -39,7 +39,7 @@ def sharded_store(shape, inner):
     }
 
 
-def test_shard_index_of_terabytes_is_rejected_before_allocation():
+def test_terabyte_shard_index_is_rejected_before_allocation():
     objects = sharded_store([1 << 20, 1 << 20], [1, 1])
     variable = xr.open_dataset(objects, engine="nczarr").v
 

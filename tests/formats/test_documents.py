@@ -50,7 +50,7 @@ BARE = {
 
 # Regression D14
 @pytest.mark.parametrize(("literal", "value"), BARE.items())
-def test_parsing_unquoted_text_from_netcdf_c_preserves_its_spelling(literal, value):
+def test_unquoted_text_from_netcdf_c_is_parsed_and_preserved(literal, value):
     text = f'{{"before": [00, "x,]}}"], "name" : {literal} , "after": 1}}'
     attributes = Document("v/.zattrs", text.encode()).attributes()
     assert attributes["name"] == value
@@ -62,7 +62,7 @@ def test_parsing_unquoted_text_from_netcdf_c_preserves_its_spelling(literal, val
 
 
 # Regression D15
-def test_bare_nan_and_infinity_are_parsed():
+def test_unquoted_nan_and_infinity_are_parsed():
     values = Document("k", b'{"a": [NaN, -Infinity, nan]}').value["a"]
     assert np.isnan(values[0])
     assert values[1] == -math.inf
@@ -189,7 +189,7 @@ def test_error_messages_truncate_long_values():
     assert len(str(raised.value)) < 300
 
 
-def test_literal_method_returns_text_of_top_level_member_only():
+def test_literal_method_finds_only_top_level_members():
     text = json.dumps({"a": {"b": "}"}, "b": 1, "{": {"b": 2}})
     document = Document("k", text.encode())
     assert document.literal("b") == "1"

@@ -561,7 +561,7 @@ def test_chunk_byte_limit_applies_to_inner_chunks_of_shards():
     assert isinstance(parse({**EXAMPLE, "codecs": codecs}, limits=limits).error, LimitError)
 
 
-def test_every_array_with_excessive_chunks_keeps_its_shape():
+def test_every_array_with_oversized_chunks_keeps_its_shape():
     parsed = {}
     for path in ("/a", "/b"):
         node = parse(EXAMPLE, path, limits=Limits(max_chunk_bytes=1), parsed=parsed)
@@ -604,7 +604,7 @@ def test_unknown_blosc_shuffle_name_is_rejected():
     ("dtype", "spelling"),
     [("<f8", "<f8"), ("<f8", "int8"), ("<f8", ""), ("<f8", '{"extension": 1}')],
 )
-def test_data_type_spelling_that_contradicts_dtype_is_not_written(dtype, spelling):
+def test_data_type_name_that_contradicts_dtype_is_not_written(dtype, spelling):
     assert render_data_type(np.dtype(dtype), spelling) == "float64"
 
 

@@ -249,7 +249,9 @@ def test_failing_request_is_sent_at_most_five_times(s3_server):
 
 
 @pytest.mark.parametrize("release", sorted(VINTAGES))
-def test_groups_from_every_netcdf_c_release_match_on_s3_and_disk(s3_server, tmp_path, release):
+def test_groups_from_every_netcdf_c_release_are_identical_on_s3_and_disk(
+    s3_server, tmp_path, release
+):
     """Some parent groups store their dimensions in objects that only a listing shows."""
     folder = write_vintage(tmp_path / "store", sample(release), release)
     objects = {f"store/{key}": data for key, data in read_objects(folder).items()}

@@ -264,7 +264,7 @@ def test_copy_pads_variables_shorter_than_unlimited_dimensions(tmp_path: Path) -
     assert opened["text"].values.tolist() == [["1", "2", "3", ""], ["4", "5", "6", ""], [""] * 4]
 
 
-def test_netcdf_variables_with_trailing_fill_values_are_read_in_few_parts(
+def test_netcdf_variables_with_trailing_fill_values_are_read_in_few_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with netCDF4.Dataset(tmp_path / "source.nc", "w") as file:

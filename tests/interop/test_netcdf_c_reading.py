@@ -70,7 +70,9 @@ def correct_content(content: Group, mode: str) -> None:
                 variable.values = variable.values.astype("S1")
 
 
-def test_content_of_netcdf_c_store_matches_what_netcdf_c_reads(written: Any, way: str) -> None:
+def test_xr_nczarr_and_netcdf_c_read_same_content_from_netcdf_c_store(
+    written: Any, way: str
+) -> None:
     store, _, content = written
     assert_reads_as(read_groups(store, way, **RAW), content)
 
@@ -163,7 +165,9 @@ def assert_same_content(result: Group, expected: Group) -> None:
 
 
 @needs_ncgen
-def test_content_of_ncgen_4_9_0_store_matches_what_netcdf_c_reads(tmp_path: Path, way: str) -> None:
+def test_xr_nczarr_and_netcdf_c_read_same_content_from_ncgen_4_9_0_store(
+    tmp_path: Path, way: str
+) -> None:
     store, copy = write_with_ncgen(tmp_path / "store.file", "plain.cdl"), tmp_path / "copy.nc"
     subprocess.run(["nccopy", file_url(store), str(copy)], check=True, timeout=60)
     with netCDF4.Dataset(copy) as dataset:

@@ -131,7 +131,7 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_netcdf_c_reads_same_attribute_types_and_values(path, dialect):
+def test_xr_nczarr_and_netcdf_c_read_same_attribute_types_and_values(path, dialect):
     to_nczarr(xr.Dataset({"v": ((), 1.0, ATTRIBUTES)}, attrs=ATTRIBUTES), path, dialect=dialect)
     ours = read(path)
     with netCDF4.Dataset(nczarr_url(path)) as stored:
@@ -402,7 +402,7 @@ def test_adding_variables_to_earlier_universal_layout_requires_upgrade(path):
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("dialect", ["universal", "nczarr-4.8.1"])
 @pytest.mark.parametrize("chunks", [None, (9,)])
-def test_netcdf_c_4_9_0_opens_variables_with_single_growing_dimension(path, dialect, chunks):
+def test_netcdf_c_4_9_0_opens_variable_after_append_along_its_only_dimension(path, dialect, chunks):
     dataset = xr.Dataset({"v": ("time", [1.0, 2.0, 3.0])})
     options = {"encoding": {"v": {"chunks": chunks}}} if chunks else {}
     to_nczarr(dataset, path, dialect=dialect, unlimited_dims="time", **options)

@@ -51,7 +51,7 @@ def test_rectilinear_arrays_are_read_with_stored_chunks(dataset, name):
 
 @pytest.mark.parametrize("name", CHUNKS)
 @pytest.mark.parametrize("length", [11, 13, 25])
-def test_elements_beyond_rectilinear_grid_are_fill_values(name, length):
+def test_reading_past_end_of_rectilinear_grid_returns_fill_values(name, length):
     key = f"{name}/zarr.json"
     node = v3.parse_node(f"/{name}", {key: Document(key, STORE[key])})
     node = replace(node, shape=(length, 6), stored_shape=node.shape)
