@@ -40,6 +40,10 @@ class ChunkObjects:
         while batch := list(itertools.islice(remaining, size)):
             yield batch
 
+    def fetches_separately(self, chunks: Sequence[Index]) -> bool:  # noqa: ARG002
+        """Return whether `fetch` reads each chunk by itself, which is always the case."""
+        return True
+
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, in order, with None for missing chunks."""
         return self._request_with_alternative(chunks, store.fetch_chunks)

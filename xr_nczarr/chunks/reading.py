@@ -7,7 +7,9 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,9 @@ class PartReader:
         large = (self.codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
         self.blocks = objects and large and names == ["blosc"] and not self.store.remote
         self._cached_windows: dict[tuple[int, ...], tuple[tuple[Any, ...], Window | None]] = {}
+        # Threads that read small pieces of local files contend for the GIL after each system call.
+        # They are faster if they take turns, and decode while another thread reads.
+        self._turn = nullcontext() if self.store.remote else Lock()
         self.direct = self.ranged and self.store.reads_in_place
 
     def read(self, batch: list[ChunkPart]) -> None:
@@ -85,9 +90,11 @@ class PartReader:
             batch = [part for part in batch if not self._read_in_place(part)]
         in_place = self.in_place
         scratch = None
-        fetched = self.layout.fetch(self.store, [part.chunk for part in batch])
+        chunks = [part.chunk for part in batch]
+        fetched = self.layout.fetch(self.store, chunks)
         fetched = self._with_context(fetched, batch)
-        for part, (codec, data) in zip(batch, self._with_codec(fetched), strict=True):
+        turn = self._turn if self.layout.fetches_separately(chunks) else nullcontext()
+        for part, (codec, data) in zip(batch, self._with_codec(fetched, turn), strict=True):
             try:
                 if data is None:
                     self._place_fill(part)
@@ -110,18 +117,25 @@ class PartReader:
                 self._locate(error, part)
                 raise
 
-    def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
+    def _with_codec(
+        self, fetched: Iterator[Bytes | None], turn: AbstractContextManager[Any]
+    ) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each chunk, together with the codec chain that decodes the data.
 
         If decoding several chunks in one call is faster, `ChunkCodec.decode_many` first decodes
         them with the last codec. The yielded chain then contains only the remaining codecs.
-        Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks.
+        Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks. The
+        chunks to decode together are fetched while holding `turn`.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
             return
         count = max(2, _DECODED_TOGETHER_BYTES // max(1, self.codec.flow.bound))
-        while chunks := list(itertools.islice(fetched, count)):
+        while True:
+            with turn:
+                chunks = list(itertools.islice(fetched, count))
+            if not chunks:
+                return
             codec, decoded = self.codec.decode_many(chunks)
             yield from zip(itertools.repeat(codec), decoded)
 

@@ -54,6 +54,7 @@ class Shards:
         self.chunks_per_shard = tuple(
             whole // part for whole, part in zip(node.object_shape, node.chunk_shape, strict=True)
         )
+        self._whole_from = 1 if levels[0].wrapped else math.prod(self.chunks_per_shard) / 2
         shapes = [*(level.shape for level in node.shards), node.chunk_shape]
         # For each level, the number of innermost chunks along each dimension of a shard. The last
         # item is for the chunks themselves, and contains only ones.
@@ -86,6 +87,10 @@ class Shards:
             batch += members
         if batch:
             yield batch
+
+    def fetches_separately(self, chunks: Sequence[Index]) -> bool:
+        """Return whether `fetch` reads each chunk by itself, and none together with its shard."""
+        return max(Counter(map(self.shard_of, chunks)).values()) < self._whole_from
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, in order, with None for missing chunks.
@@ -148,8 +153,7 @@ class Shards:
         None for shards that do not exist.
         """
         outermost = self.levels[0]
-        threshold = 1 if outermost.wrapped else math.prod(self.chunks_per_shard) / 2
-        dense = [key for key, count in counts.items() if count >= threshold]
+        dense = [key for key, count in counts.items() if count >= self._whole_from]
         fetched = dict(zip(dense, store.fetch(dense), strict=True))
         if outermost.wrapped:
             for key, data in fetched.items():
