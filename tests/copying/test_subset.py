@@ -246,7 +246,7 @@ def test_types_unsupported_by_nczarr_matter_only_inside_selection(tmp_path: Path
         assert xr.open_dataset(target, engine="nczarr")[name].values.tolist() == values
     for selection in ({}, {"variables": ["range"]}):
         with pytest.raises(
-            xr_nczarr.UnsupportedError, match=r"cannot express the type pair \(comp"
+            xr_nczarr.UnsupportedError, match=r"variable /range of type pair \(comp"
         ):
             xr_nczarr.copy(tmp_path / "a.nc", {}, **selection)
     done = xr_nczarr.copy(tmp_path / "a.nc", {}, skip_unsupported=True)

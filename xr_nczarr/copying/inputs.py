@@ -85,7 +85,7 @@ class Input:
         Function that returns a string that changes whenever the source does, or None if changes
         cannot be detected.
     unsupported
-        Types and attributes of the source that no target can express; see `NetcdfFile`.
+        What no target can express; see `NetcdfFile`.
     skipped
         Descriptions of everything that is left out of the tree that `build_tree` returned.
     arrays
@@ -137,6 +137,7 @@ class Input:
         """
         self.skipped, self.arrays = [], {}
         self.leave_out(self._unsupported_in_subset(), layout)
+        reported = {path for path, _ in self.unsupported}
         tree = Tree(layout)
         for group in self.groups.values():
             tree.check_single_array(group.path, len(group.variables), group.attributes)
@@ -149,6 +150,9 @@ class Input:
             copied.attributes.update(group.attributes)
             for name, variable in group.variables.items():
                 path = child_path(group.path, name)
+                source = self.sources[path]
+                if source.error is not None and source.path in reported:
+                    continue
                 try:
                     with ErrorContext(variable=path):
                         self._add(tree, copied, variable)

@@ -59,8 +59,9 @@ class NetcdfFile:
     values
         Mapping from the path of each variable to its values.
     unsupported
-        Types and attributes that NCZarr cannot express, as (path, description) tuples. The path is
-        that of the type, or of the group or variable that has the attribute.
+        Types, variables and attributes that NCZarr cannot express, as (path, description) tuples.
+        For an attribute, the path is that of its group or variable. The variables are also in
+        `root`, with their errors.
 
     Raises
     ------
@@ -117,7 +118,9 @@ class NetcdfFile:
         handle.call("nc_inq_var", ncid, varid, None, *outputs, dimids, ctypes.byref(natts))
         if xtype.value > STRING:
             type_name, kind = self._user_type(ncid, xtype.value)
-            error = UnsupportedError(f"NCZarr cannot express the type {type_name} ({kind})")
+            description = f"the variable {path} of type {type_name} ({kind})"
+            self.unsupported.append((path, description))
+            error = UnsupportedError(f"NCZarr cannot express {description}")
             group.variables[name] = Variable(path=path, error=error)
             return
         dimensions = tuple([self._dimensions[dimid] for dimid in dimids[: ndims.value]])
