@@ -47,7 +47,7 @@ _ARRAY_MEMBERS = frozenset(
 
 
 class V3(Format):
-    """The documents and keys of Zarr v3."""
+    """The Zarr v3 format, as defined by the final specification."""
 
     version = "3"
     consolidated_key = _DOCUMENT
@@ -162,9 +162,9 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 
 
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
-    """Parse an array without its attributes, as if it were at the root of a store.
+    """Parse the metadata of an array, except its attributes, as if it were a root array.
 
-    The result is cached. `ArrayNode.at_path` copies it for each array with equal metadata.
+    The result is cached. For each array with equal metadata, `ArrayNode.at_path` makes a copy.
     """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):

@@ -242,7 +242,7 @@ def move_byte_order(
     Return the array's dtype and the codecs. Both are unchanged in these cases:
 
     - There is no ``bytes`` codec.
-    - The dtype is not NumPy's own.
+    - The dtype is not built into NumPy (``bfloat16``, for example).
     - A codec before the ``bytes`` codec converts the data type, or is unknown.
 
     In the last two cases, the ``bytes`` codec swaps the bytes itself.
@@ -345,8 +345,8 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
     """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
     `kinds` maps the name of each codec from another package to ``"array-array"``,
-    ``"array-bytes"`` or ``"bytes-bytes"``. In the result, `CodecSpec.document` of these codecs is
-    their v3 JSON.
+    ``"array-bytes"`` or ``"bytes-bytes"``. The result contains these codecs with their v3 JSON as
+    `CodecSpec.document`.
     """
     every_kind = _check_order(specs, kinds)
     chain = []
@@ -434,7 +434,7 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
 
 
 def _render_numbers(value: Any) -> Json:
-    """Render the configuration of a numeric codec, or a value nested in it, as JSON."""
+    """Convert the configuration of a codec with numeric parameters, or a nested value, to JSON."""
     if isinstance(value, Mapping):
         return {name: _render_numbers(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -42,11 +42,10 @@ _STRUCTURED = ("structured", "struct")
 
 
 def read_definition(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Return the name and configuration in a v3 extension definition.
+    """Parse a v3 extension definition, such as that of a codec, into its name and configuration.
 
-    An extension definition specifies a codec or a data type, for example. `value` is an object with
-    ``name`` and ``configuration`` members, or only the name if the configuration is empty. `place`
-    is its location in the document.
+    `value` is an object with ``name`` and ``configuration`` members, or only the name if the
+    configuration is empty. `place` is its location in the document.
     """
     if isinstance(value, str):
         return value, {}
@@ -134,7 +133,7 @@ def is_float(dtype: DType) -> bool:
 def find_core_type(name: str, place: str) -> DType | None:
     """Return the dtype of the numeric or raw-bytes type `name`, or None for any other name.
 
-    The name of a raw-bytes type contains its size in bits: ``r16`` is two bytes long.
+    The name of a raw-bytes type contains its size in bits. For example, ``r16`` is two bytes long.
     """
     raw = _RAW.fullmatch(name)
     if raw is None:
@@ -164,8 +163,8 @@ def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> 
     """Render a dtype as a v3 ``data_type``, ignoring its byte order.
 
     `notation` is the original notation of the type, as `parse_data_type` returned it. It is reused
-    if it still describes `dtype`. Variable-length items are strings if `text` is True, and bytes
-    otherwise.
+    if it still describes `dtype`. Variable-length items are rendered as a string type if `text` is
+    True, and as a bytes type otherwise.
     """
     little = dtype.newbyteorder("<")
     value = json.loads(notation) if notation.startswith("{") else notation

@@ -83,7 +83,7 @@ _KNOWN_CODEC_URI = re.compile(r"https?://purl\.org/zarr/spec/codecs?/([a-z0-9_-]
 
 @dataclass(frozen=True)
 class V3Draft(Format):
-    """The Zarr v3 draft, in the variant that a store uses.
+    """One of the two variants of the Zarr v3 draft.
 
     Attributes
     ----------
@@ -109,7 +109,10 @@ class V3Draft(Format):
     data_type_fallback: bool = False
 
     def root_keys(self) -> tuple[str, ...]:
-        """Return the root keys of both variants, because the variant is not yet known."""
+        """Return the keys that identify a store of either variant of the draft.
+
+        The variant is determined later, by `resolved`.
+        """
         released = replace(self, released=True)
         return tuple(dict.fromkeys((*self.node_keys("/"), *released.node_keys("/"))))
 
@@ -148,12 +151,12 @@ class V3Draft(Format):
     def resolved(
         self, documents: Mapping[str, Document], *, data_type_fallback: bool = False
     ) -> V3Draft:
-        """Return the variant that a store uses, based on its entry point and root keys.
+        """Return the variant that a store uses, given its entry point and other root documents.
 
         Raises
         ------
         MetadataError
-            If the entry point contradicts the draft.
+            If the entry point violates the draft.
         UnsupportedError
             If the entry point declares an unknown version, encoding or extension.
         """
