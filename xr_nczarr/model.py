@@ -230,9 +230,9 @@ class ShardSpec:
         Codecs applied to the whole shard, in encoding order. The metadata lists them after the
         sharding codec. If this tuple is not empty, each read has to decode the whole shard.
     leading
-        Number of codecs that the metadata lists before the sharding codec of this level, not
-        counting those of outer levels. The `codecs` of the array include these codecs, because this
-        package applies them to each inner chunk.
+        Number of codecs that precede the sharding codec in the list of codecs at this level of
+        nesting. These codecs are part of `ArrayNode.codecs`, because this package applies them to
+        each inner chunk.
     order
         For each dimension of the shard index, the corresponding dimension of the array. The
         dimensions are permuted if the metadata lists a ``transpose`` before the sharding codec. An
@@ -315,7 +315,7 @@ class ArrayNode:
 
     @property
     def object_counts(self) -> tuple[int, ...]:
-        """Number of stored objects along each dimension."""
+        """Number of chunks (or outermost shards) along each dimension, including missing ones."""
         if self.chunk_runs:
             return tuple([sum(number for _, number in runs) for runs in self.chunk_runs])
         return grid_shape(self.shape, self.object_shape)

@@ -69,7 +69,7 @@ def refresh_consolidated(
     Raises
     ------
     RefusedError
-        If the path of a node contains a backslash, so that its document cannot be read.
+        If the document of a node cannot be read because its path contains a backslash.
     """
     zarr = hierarchy.zarr
     if zarr.consolidated_key is None:
@@ -89,8 +89,9 @@ def refresh_consolidated(
 def siblings_adjacent(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return documents in an order in which the children of each group are adjacent.
 
-    zarr-python 3 cannot open groups from consolidated metadata in which they are not: it keeps only
-    the last of several runs of children. The order of the children of each group does not change.
+    zarr-python 3 cannot open a group whose children are not adjacent in consolidated metadata: if
+    they form several runs, it keeps only the last run. The order of the children of each group does
+    not change.
     """
     ranks: dict[str, int] = {}
     for key in documents:
@@ -99,6 +100,6 @@ def siblings_adjacent(documents: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _parent(key: str) -> str:
-    """Return the path of the parent of the node to which a document belongs."""
+    """Return the parent path of the node whose document has the given key."""
     node = key.rpartition("/")[0]
     return node.rpartition("/")[0]

@@ -131,8 +131,8 @@ class DocumentSource:
         candidates
             The Zarr versions that the store may have.
         keys
-            Key of the journal, and keys of the root documents of all candidates except rarely used
-            Zarr versions.
+            Key of the journal, and keys of the root documents of all `candidates`, not including
+            rarely used Zarr versions.
         denied
             See `fetch`.
         consolidated_first

@@ -1,6 +1,7 @@
-"""Find documents and chunks by the keys that the metadata implies.
+"""Find documents and chunks without listing the store, by deriving their keys from the metadata.
 
-The store is listed only if the separator of the chunk keys cannot be determined from these keys.
+Only one case requires a listing: if the separator in the chunk keys of an array cannot be
+determined otherwise, the array's folder is listed.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
 
     The node is returned unchanged if its metadata declares the separator, or if the key of the
     first or the last chunk has the implied separator. Otherwise, the array's folder is listed. The
-    alternative separator is used only if there are chunks and all of their keys have it. If some
-    keys had the implied separator, their chunks would hide new chunks, because readers try this
-    separator first.
+    alternative separator is used only if there are chunks and all of their keys have it. Readers
+    try the implied separator first, so existing chunks with this separator would hide new chunks
+    with the alternative separator.
     """
     if len(node.key_notations) == 1:
         return node

@@ -362,7 +362,7 @@ class _Search:
             return error
 
     def _kinds_in_listing(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
-        """Map the names of a group's children to their kinds, as far as they are known.
+        """Map the name of each child of a group to its kind, or to None if the kind is unknown.
 
         The names come from the group's sidecars or from `listing`. If the store could not be
         listed, `listing` is the error, which is raised unless the sidecars list the children.
@@ -401,7 +401,7 @@ class _Search:
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return the keys of a node's documents.
 
-        If `kind` is ``"array"``, the document that only groups have is omitted, and vice versa.
+        If `kind` is given, a document that only nodes of the other kind have is omitted.
         """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:

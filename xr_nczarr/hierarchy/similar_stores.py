@@ -10,12 +10,11 @@ _MAX_FOLDERS = 1000
 
 
 class SimilarStores:
-    """A record of how many consecutive stores in each remote folder had consolidated metadata.
+    """For each remote folder, a count of consecutive stores that had consolidated metadata.
 
-    Usually, either all stores in a folder have consolidated metadata, or none of them. If
-    consolidated metadata is expected but missing, finding the metadata of the store takes one
-    additional batch of requests. Each store without consolidated metadata resets the count of its
-    folder to zero.
+    A store without consolidated metadata resets the count of its folder to zero. Usually, either
+    all stores in a folder have consolidated metadata, or none of them. If consolidated metadata is
+    expected but missing, opening the store takes one more batch of requests.
     """
 
     def __init__(self) -> None:
