@@ -1,4 +1,7 @@
-"""Convert between Zarr hierarchies and netCDF groups by the NCZarr conventions, without I/O."""
+"""Convert between Zarr hierarchies and netCDF groups, following the NCZarr conventions.
+
+This package performs no I/O.
+"""
 
 from xr_nczarr.netcdf.annotate import annotate
 from xr_nczarr.netcdf.data_model import Dimension, Group, Variable

@@ -114,10 +114,9 @@ class _Writer:
     def names_scalars(self, vintage: Vintage) -> bool:
         """Return whether an NCZarr layout gives scalars a named dimension of size 1.
 
-        Only the additional layout of the dialect ``universal`` does so. netCDF-C 4.9.0 crashes when
-        it reads a scalar that it has written itself, so its own representation of scalars cannot be
-        used. An empty shape is not an option either: netCDF-C 4.9.0 can read such scalars, but
-        netCDF-C 4.10 ignores them.
+        This is True only for the older of the two layouts in a ``universal`` store, because no
+        other representation works in all releases. netCDF-C 4.9.0 crashes when it reads a scalar
+        that it has written itself. netCDF-C 4.10 ignores scalars with an empty shape.
         """
         return vintage is UNIVERSAL_EXTRA
 

@@ -195,7 +195,7 @@ class GroupAnnotation:
     Attributes
     ----------
     dimensions
-        Mapping from the names of the group's dimensions to (size, is unlimited) pairs.
+        Mapping from the names of the group's dimensions to ``(size, is_unlimited)`` pairs.
     arrays, groups
         Names of the group's children, or None if the annotation contains no valid list of them.
     problems
@@ -243,7 +243,7 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 def _stored_values(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[Vintage, Json]]:
-    """Yield the layout and the value of each annotation of a node that is stored at `places`.
+    """Yield the layout and the value of each annotation that a node has at one of `places`.
 
     The newest layout comes first.
     """
@@ -283,7 +283,7 @@ def has_superblock(node: Node) -> bool:
 def _dimensions(
     value: dict[str, Json], vintage: Vintage, problems: list[MetadataError]
 ) -> dict[str, tuple[int, bool]]:
-    """Map the names of the dimensions in a group annotation to (size, is unlimited) pairs.
+    """Map the names of the dimensions in a group annotation to ``(size, is_unlimited)`` pairs.
 
     Invalid dimensions are omitted, and their errors are appended to `problems`.
     """
@@ -318,8 +318,8 @@ def listed_children(node: GroupNode) -> dict[str, NodeKind | None] | None:
     """Map each child named in a group's annotation to its kind.
 
     A child that is listed both as an array and as a group is mapped to None. Return None if the
-    list of arrays or the list of groups is missing or damaged. The caller must then list the store
-    instead.
+    list of arrays or the list of groups is missing or damaged. In that case, the caller has to list
+    the store.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:

@@ -139,11 +139,11 @@ def _inferred(items: list[Json]) -> Any:
 
 
 def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Infer the types of decoded attributes as in netCDF-C, if the node has no NCZarr metadata.
+    """Infer the types of decoded attributes as netCDF-C does, if the node has no NCZarr metadata.
 
     The type of `_FillValue` is not inferred. `node` is the stored node, or None for a group or
-    variable that is not stored. In the latter case, the attributes are returned unchanged.
-    Attributes of a node with NCZarr metadata are also unchanged, because they have netCDF types.
+    variable that is not stored. The attributes are returned unchanged if `node` is None. They are
+    also unchanged if the node has NCZarr metadata, because they already have netCDF types.
     """
     if node is None or is_annotated(node):
         return dict(decoded)

@@ -79,9 +79,9 @@ def interpret(
         The part of the store that the hierarchy covers: a group, with or without its descendants.
         Nodes outside this part are not reported as missing.
     dropped
-        Names of variables that will not be used. They do not define dimensions, so that arrays of
-        different sizes that share dimension names, such as the levels of a multiscale image in
-        plain Zarr, can be opened one by one.
+        Names of variables that will not be used. These variables do not define dimensions. Arrays
+        of different sizes that share dimension names, such as the levels of a multiscale image in
+        plain Zarr, can therefore be opened one at a time.
     """
     return _Interpreter(
         hierarchy, use_zarr_fill_value_as_mask, zero_masks, group, subgroups, dropped
@@ -352,7 +352,7 @@ def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
 
 
 def _name(node: Node) -> str:
-    """Return the name of an array. For an array at the root, the metadata contains the name."""
+    """Return the name of an array. The name of a root array is read from its metadata."""
     return node_name(node.path) or find_name(node)
 
 

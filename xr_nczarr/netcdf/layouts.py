@@ -1,6 +1,6 @@
 """Define the layouts in which a netCDF group can be written.
 
-A layout combines a Zarr version with a dialect, which is the name of an NCZarr layout.
+A `Layout` consists of a Zarr version and a dialect: a form of NCZarr metadata, or plain Zarr.
 """
 
 from __future__ import annotations

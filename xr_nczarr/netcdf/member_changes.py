@@ -28,7 +28,7 @@ from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, render_type
 def _annotations(
     node: Node, places: Mapping[tuple[Holder, str], Vintage]
 ) -> Iterator[tuple[Holder, str, Json, Vintage]]:
-    """Yield the holder, name, value and layout of each annotation that is stored at `places`."""
+    """Yield the holder, name, value and layout of each annotation at one of `places`."""
     for (holder, name), vintage in places.items():
         value = getattr(node, holder).get(name)
         if isinstance(value, dict):
