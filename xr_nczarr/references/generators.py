@@ -1,9 +1,11 @@
 """Generators (``gen``), each of which declares many keys with one template.
 
-A generator is not expanded if its keys are chunk keys, and the chunk index in a key determines the
-values of all dimensions. Each number in the chunk index must be either a constant or
-``scale * value + shift``, where ``value`` is the value of a single integer dimension. All other
-generators are expanded.
+A generator is expanded unless it meets all of these conditions:
+
+- Its keys are chunk keys.
+- Each number in the chunk index is either a constant or ``scale * value + shift``, where ``value``
+  is the value of a single integer dimension.
+- The chunk index determines the values of all dimensions.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ class Generator(PickledByFields):
 
     @cached_property
     def weight(self) -> int:
-        """Relative cost of evaluating all templates once: 1 for templates of ordinary size."""
+        """Cost of evaluating all templates once, as a multiple of that of ordinary templates."""
         parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
         return 1 + sum(map(node_count, parts)) // _ORDINARY_SIZE
 

@@ -50,8 +50,8 @@ _PAIRS = tuple(
 def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
     """Move the references to chunks from a JSON document into `builder`.
 
-    Only long sequences of regular members with the same separator and spacing are moved. All other
-    members stay in the document.
+    Only long sequences of regular members (see the module docstring) with the same separator and
+    spacing are moved. All other members stay in the document.
 
     Returns
     -------

@@ -163,7 +163,7 @@ class RecordSet(ReferenceSet):
         Raises
         ------
         ReferenceSetError
-            If the array's metadata is invalid, so that the row cannot be determined.
+            If the row cannot be determined because the array's metadata is invalid.
         """
         split = None if key in self.entries else DOTTED.fullmatch(key)
         if split is None or split[1] not in self._grids:

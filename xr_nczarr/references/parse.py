@@ -132,10 +132,9 @@ def parse_references(
 
 
 def _digest(remaining: bytes, tables: Iterable[ReferenceTable]) -> bytes:
-    """Return a digest of a reference document, some of whose references were moved to `tables`.
+    """Return a digest of a reference document from which references were moved to `tables`.
 
-    `remaining` is the text of the document without these references. The digest covers this text
-    and the tables.
+    The digest covers the tables and `remaining`, the rest of the document.
     """
     digest = hashlib.blake2b(remaining, digest_size=32)
     for table in tables:

@@ -164,7 +164,7 @@ class ReferenceStore(Store):
         Raises
         ------
         StorageError
-            If a target cannot be read, or does not exist although the set refers to it.
+            If a target does not exist or cannot be read.
         RefusedError
             If the set is not allowed to refer to a target.
         """
@@ -229,7 +229,7 @@ class ReferenceStore(Store):
             yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None if the set does not declare the range's object."""
+        """Yield the bytes of each range, or None for an object that the set does not declare."""
         for item in ranges:
             check_range(item, self.name)
         return self._fetch(ranges)

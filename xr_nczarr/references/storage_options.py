@@ -181,7 +181,7 @@ class ReferenceOptions:
 
     @property
     def same_origin_options(self) -> dict[str, Any]:
-        """The storage options for the document and for targets on the same host or bucket."""
+        """The storage options for the document and for targets with the same host or bucket."""
         return {**self.others, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:

@@ -76,9 +76,9 @@ class _Scope(NamedTuple):
     """The names that an expression may use: dimensions and the arguments of a template call.
 
     Each argument is stored with the scope in which it is evaluated. `within` contains the names of
-    the templates that are being inlined, outermost first. `budget` limits the number of syntax
-    nodes: it is an iterator that is advanced for each compiled node, and is shared by all scopes of
-    one template.
+    the templates that are being inlined, outermost first. `budget` is an iterator that is advanced
+    for each compiled syntax node, and is shared by all scopes of one template. It limits the number
+    of nodes.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -127,7 +127,7 @@ class Templates:
         RefusedError
             If the template uses syntax outside the safe subset, and the language is ``"safe"``.
         ReferenceSetError
-            If a name is neither a dimension nor a template, or if a template contains itself.
+            If a name is neither a dimension nor a template, or if a template refers to itself.
         """
         variables = {name: DimensionValue(name) for name in dimensions}
         self._spend(0 if _is_plain(text) else _PARSING_COST)
@@ -204,8 +204,8 @@ class Templates:
     ) -> Expression:
         """Compile the template `name` as an expression to be inlined in another template.
 
-        The referring template contains only the name, or a call with `arguments`. `scope` contains
-        the names that are visible where the referring template uses the name.
+        The other template contains the name alone, or a call with `arguments`. `scope` is the scope
+        in which the name or the call occurs.
         """
         if name not in self._texts:
             raise ReferenceSetError(
