@@ -59,8 +59,8 @@ def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Syn
         Function that takes a file descriptor and writes the content to it.
     sync
         If ``"all"``, the content is flushed to disk before the file is renamed, and the directory
-        is flushed afterwards. If ``"commit"``, the system starts writing a large file to disk, so
-        that `LocalStore.flush` takes less time. See also `syncs_each`.
+        is flushed afterwards. If ``"commit"``, the operating system is asked to start writing a
+        large file to disk, which makes a later `LocalStore.flush` faster. See also `syncs_each`.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
@@ -148,7 +148,7 @@ def file_manager_files(folder: str) -> list[str]:
 
 
 def concurrent_creation_error(store: str) -> ExistsError:
-    """Return the error for a store that another writer created during the write."""
+    """Return the error to raise if another writer creates the store during a write."""
     return ExistsError(
         "another writer created the store at the same time",
         remedy="Check the new store. To replace it, pass mode='w' to to_nczarr, or "

@@ -28,9 +28,9 @@ _BATCH_OBJECTS = 256
 
 
 class _WrapperStore(Store):
-    """A read-only wrapper that changes how the objects of `source` are read.
+    """Base class of read-only stores that wrap the store `source`.
 
-    `fetch` and `probe` both call `_read`, which a subclass implements.
+    Subclasses implement `_read`, which `fetch` and `probe` call.
     """
 
     def __init__(self, source: Store) -> None:
@@ -174,8 +174,8 @@ class CachingStore(_WrapperStore):
     def _fill(self, keys: Iterable[str], fetch: _Fetch) -> dict[str, Any]:
         """Add the objects at `keys` to the cache, using `fetch` for those not yet cached.
 
-        Return a dict of the responses that cannot be cached, by key: None for a missing object, an
-        AccessDeniedError or a web page.
+        Return a dict that maps keys to responses that cannot be cached. Such a response is a web
+        page, an AccessDeniedError, or None for a missing object.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
@@ -330,9 +330,9 @@ class RolledBackStore(_OverlayStore):
         return RolledBackStore(source, self.before)
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the names under a prefix, as they were before the write.
+        """Return the names directly under `prefix`, as they were before the write.
 
-        A prefix is omitted if the write created all objects under it.
+        The name of a folder is omitted if the write created all objects in the folder.
         """
         objects, prefixes = self.source.list_names(prefix)
         added = {key for key, data in self.before.items() if data is None}

@@ -103,7 +103,7 @@ class FsspecReader(RemoteClient):
     ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing file.
 
-        While the caller processes a response, threads fetch the next batches in advance.
+        While the caller processes a response, helper threads prefetch the next batches.
         """
         usual_count = _batch_size(expected)
         is_one_batch = len(requests) <= usual_count
@@ -283,7 +283,7 @@ class FsspecReader(RemoteClient):
         return [self._cat([request], expected)[0] for request in requests]
 
     def _cat_end(self, request: ByteRange) -> bytes | Exception:
-        """Return the last bytes of a file in an fsspec cache, or the resulting exception.
+        """Return the last bytes of a file in an fsspec cache, or the exception if reading fails.
 
         ``cat_ranges`` fails for such a request, because it does not know the size of a cached file.
         """
@@ -361,7 +361,7 @@ class FsspecReader(RemoteClient):
         return status in self.rules.missing_status
 
     def _failure(self, error: Exception, request: ByteRange) -> NczarrError:
-        """Return the matching NczarrError for an exception from the filesystem.
+        """Convert an exception from the filesystem to an NczarrError.
 
         The exception is not chained if its message can contain secrets. An aiohttp error is never
         chained, because it contains the headers of the request and cannot be pickled.
@@ -388,13 +388,13 @@ def _batch_size(expected: Expected) -> int:
 
 
 def is_http(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem accesses plain web servers directly, without a cache."""
+    """Return whether an fsspec filesystem is for HTTP URLs and does not wrap another filesystem."""
     protocols = filesystem.protocol
     return "http" in ((protocols,) if isinstance(protocols, str) else protocols)
 
 
 def is_web_filesystem(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem accesses plain web servers, with or without a cache.
+    """Return whether an fsspec filesystem is for HTTP URLs or wraps such a filesystem, as a cache does.
 
     Such a filesystem lists the links on a web page as if they were files.
     """

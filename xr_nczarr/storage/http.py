@@ -69,7 +69,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         aiohttp.ClientPayloadError
             If the body does not contain the range, or if the length of the body contradicts the
             headers. aiohttp itself raises this error for a truncated body. Callers retry the
-            request in all of these cases.
+            request after any ClientPayloadError.
         """
         max_bytes = self._max_bytes
         if max_bytes is not None and self._body is None:

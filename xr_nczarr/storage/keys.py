@@ -1,4 +1,4 @@
-"""Check, compare, list and lock the keys of a store."""
+"""Validate keys, find names that collide, list keys by prefix, and lock individual keys."""
 
 from __future__ import annotations
 
