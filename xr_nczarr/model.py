@@ -82,8 +82,8 @@ class Limits:
         Raises
         ------
         ValueError
-            If `limits` is neither a `Limits` object, a mapping nor None, or if the mapping contains
-            an unknown limit or a value that is not a number.
+            If `limits` is not a `Limits` object, a mapping or None. For a mapping, also if it
+            contains an unknown limit or a value that is not a number.
         """
         if not isinstance(limits, Limits | Mapping | None):
             raise ValueError(f"limits must be a Limits object, a mapping or None, not {limits!r}")

@@ -90,9 +90,9 @@ def _parse_level(value: Json, shape: tuple[int, ...], itemsize: int, place: str)
     """Parse a list of codecs, including the codecs of nested shards.
 
     The byte order stays in the ``bytes`` codec until `move_byte_order` moves it to the dtype.
-    Codecs that precede ``sharding_indexed`` are supported only if they reorder elements or convert
-    each element independently, because this package applies these codecs to each inner chunk
-    instead of to the whole shard.
+    This package applies codecs that precede ``sharding_indexed`` to each inner chunk instead of to
+    the whole shard. It therefore supports such codecs only if they reorder elements or convert each
+    element independently.
     """
     specs = _parse_specs(value, place, len(shape), itemsize)
     names = [spec.name for spec in specs]

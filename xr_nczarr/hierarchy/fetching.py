@@ -34,8 +34,8 @@ class RecordSetError(UnsupportedError):
 def is_record_document(data: Bytes) -> bool:
     """Return whether a ``.zmetadata`` document describes a parquet reference set.
 
-    `data` contains the bytes of the document. A ``.zmetadata`` document of a Zarr v2 store contains
-    consolidated metadata instead.
+    `data` contains the bytes of the document. In a Zarr v2 store, the ``.zmetadata`` document
+    contains consolidated metadata.
     """
     if b'"record_size"' not in bytes(data):
         return False

@@ -1,4 +1,4 @@
-"""Define the write journal, which records the earlier content of documents that change together.
+"""Define the write journal, which records the earlier content of documents that a write changes.
 
 The journal is one object at the root of a store. It is written before the first document changes,
 and removed after the last document has changed. While the journal exists, readers use the earlier
@@ -28,7 +28,7 @@ _Data = bytes | bytearray | memoryview | None
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The earlier content of documents, and sometimes of chunks, that change together.
+    """The earlier content of the documents (and sometimes chunks) that one write changes.
 
     Attributes
     ----------

@@ -280,9 +280,9 @@ class _Search:
     def _descend(self, root: GroupNode) -> list[GroupNode]:
         """Read the groups on the path to the requested group, without listing any group.
 
-        Return the requested group as a one-element list. The list is empty if the group has no
-        metadata document, if a node on the path is not a group, or if a parent's metadata does not
-        list the next node. Ancestors do not need a metadata document.
+        Return the requested group as a one-element list. The list is empty if a node on the path is
+        not a group, or is not among the children that its parent's metadata lists. It is also empty
+        if the requested group has no metadata document. Ancestors need none.
         """
         paths = paths_above(self.options.group)[:-1]
         if len(paths) > self.options.limits.max_depth:
@@ -420,8 +420,8 @@ class _Search:
         """Mark arrays as broken if one array has overwritten the files of another.
 
         Some file systems do not distinguish names such as "a" and "A". The metadata can then
-        contain both names, although the files of one have replaced those of the other. All arrays
-        at or under either name become broken nodes.
+        contain both names, although only the files of one exist. All arrays at or under
+        either name become broken nodes.
         """
         if self.store.remote or len({*map(fold_name, self.nodes)}) == len(self.nodes):
             return

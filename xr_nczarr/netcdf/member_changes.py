@@ -74,7 +74,7 @@ def attribute_changes(
     """Yield the changes that set attributes of a node and update their recorded types.
 
     `stored` contains the current values, and `attributes` the new values. Unchanged attributes are
-    skipped, so that their JSON text stays exactly as it is.
+    skipped, to preserve their exact JSON text.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
     typed = bool(annotated)
