@@ -41,11 +41,10 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     - any URL that begins with ``reference::``
     - any location with storage options that only reference sets use
     - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
-      or ``.parquet``, except for a location that is known to be a folder, such as an existing
-      local folder or the root of an fsspec mapper
+      or ``.parquet``, unless it is known to be a folder
 
-    If a folder excluded by the last rule contains the parquet files of a reference set, use
-    `open_record_set` instead.
+    An existing local folder and the root of an fsspec mapper, for example, are known to be folders.
+    If such a folder contains the parquet files of a reference set, use `open_record_set`.
     """
     url, explicit = location.url.removeprefix(PREFIX), is_explicit(location)
     if not names_reference_set(location, access.options):

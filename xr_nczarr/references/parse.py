@@ -55,7 +55,7 @@ ReferenceInput = bytes | bytearray | memoryview | str | Mapping[str, Any]
 def _is_record_set(value: Any) -> bool:
     """Return whether the value of ``.zmetadata`` describes a folder of parquet files.
 
-    In the reference set of a Zarr v2 store, the value is consolidated metadata instead.
+    In the reference set of a Zarr v2 store, the value is consolidated metadata.
     """
     if isinstance(value, Mapping):
         return "record_size" in value

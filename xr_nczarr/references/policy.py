@@ -35,7 +35,7 @@ _TRANSFER_PROTOCOLS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ReferenceTrust(Trust):
-    """The rules for the locations that a reference set may refer to.
+    """The locations to which a reference set may refer.
 
     Attributes
     ----------

@@ -65,7 +65,7 @@ class ReferenceStore(Store):
     references
         The reference set. If None, the set is read from `document`.
     targets
-        The rules for resolving and opening the targets of the set.
+        The settings for resolving and opening the targets of the set.
     name
         The URL of the document, without secrets, for error messages.
     document
@@ -186,8 +186,9 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None] | None:
         """Look up chunks together, and return an iterator over their encoded bytes.
 
-        Return None if the chunks must be looked up one by one, because there are only a few of them
-        or because the set does not list all of them as byte ranges of files in one local store.
+        Return None if the chunks must be looked up one by one. This is the case if there are only a
+        few chunks, or if the set does not list all of them as byte ranges of files in one local
+        store.
         """
         if len(chunks) < _MIN_CHUNKS or self.remote:
             return None
@@ -215,8 +216,7 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of chunks from `parts`, until a chunk cannot be read.
 
-        Fetch that chunk and all later chunks by key instead, so that an error contains the chunk's
-        key.
+        From that chunk on, fetch the chunks by key: an error then names the key of the chunk.
         """
         count = 0
         with suppress(NczarrError):

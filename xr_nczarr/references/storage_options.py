@@ -124,7 +124,7 @@ class ReferenceOptions:
         return cls(**options, by_location=by_location, others=remaining, access=access)
 
     def targets(self, document: str | None) -> Targets:
-        """Return the rules for resolving and opening the targets of a set.
+        """Return the settings for resolving and opening the targets of a set.
 
         `document` is the path or URL of the set, or None if the set is in memory.
         """

@@ -37,7 +37,7 @@ class _WholePaths(FsspecClient):
 
 @dataclass(frozen=True)
 class Targets:
-    """The rules for resolving and opening the URLs in a reference set.
+    """Settings for resolving and opening the targets of a reference set.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Targets:
         options or an fsspec filesystem, apply to URLs that begin with the prefix. An empty prefix
         applies to all remote targets.
     retry
-        The rules for retrying failed requests.
+        When and how often failed requests are retried.
     max_object_bytes
         Maximum size of an object in bytes. Reading a larger object raises LimitError before any
         memory is allocated.
