@@ -204,13 +204,13 @@ def cache_error(store: str) -> UnsupportedError:
 
 
 class _OverlayStore(_WrapperStore):
-    """A store that provides some objects itself and reads all others from `source`."""
+    """A store that provides some objects itself and reads the rest from `source`."""
 
     @abstractmethod
     def _provided(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return the objects that this store provides itself, by key.
+        """Return a dict mapping keys to the objects that this store provides itself.
 
-        All other `keys` are read from `source`. If an object does not exist, its value is None.
+        An object that does not exist is mapped to None. All other `keys` are read from `source`.
         """
 
     def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
@@ -236,7 +236,7 @@ class _OverlayStore(_WrapperStore):
 class PrefetchingStore(_OverlayStore):
     """A store that prefetches the objects of `group` and reads all other objects from `source`.
 
-    Only `source` is pickled, so that prefetched objects are not sent to other processes.
+    Only `source` is pickled. Prefetched objects are not sent to other processes.
     """
 
     def __init__(self, source: Store, group: PrefetchGroup) -> None:
@@ -261,8 +261,8 @@ class PrefetchGroup:
     """A group of objects that are all fetched as soon as one of them is needed.
 
     The objects are then kept in memory. If a request fails, or an object is larger than
-    `max_bytes`, no objects are kept. A `PrefetchingStore` then reads only the needed objects from
-    its source, so that one failure does not affect the other objects.
+    `max_bytes`, no objects are kept. In that case, a `PrefetchingStore` reads each object from its
+    source when it is needed, so one failure does not affect the other objects.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:

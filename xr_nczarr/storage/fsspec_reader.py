@@ -214,8 +214,8 @@ class FsspecReader(RemoteClient):
     ) -> list[bytes | None]:
         """Return the response to each request, or None for a missing file.
 
-        Transient failures are retried. If access is denied (401, 403), the exception is stored in
-        `denied` under the index of the request. If `denied` is None, an error is raised instead.
+        Transient failures are retried. If access is denied (401, 403), the exception is added to
+        `denied` under the index of the request, or raised as an error if `denied` is None.
         """
         responses: list[bytes | None] = [None] * len(requests)
         pending = list(range(len(requests)))
@@ -394,7 +394,7 @@ def is_http(filesystem: Any) -> bool:
 
 
 def is_web_filesystem(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem is for HTTP URLs or wraps such a filesystem, as a cache does.
+    """Return whether an fsspec filesystem is for HTTP URLs, or wraps such a filesystem.
 
     Such a filesystem lists the links on a web page as if they were files.
     """
