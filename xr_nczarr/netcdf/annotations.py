@@ -140,7 +140,7 @@ def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
     """Map each possible location of an annotation to the newest layout that uses this location.
 
     A location consists of the part of a node that contains the annotation, and the annotation's
-    name. `holder` and `name` are the names of the two `Vintage` attributes that contain them.
+    name. `holder` and `name` are the `Vintage` attributes that contain this part and this name.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
