@@ -42,7 +42,7 @@ _STRUCTURED = ("structured", "struct")
 
 
 def read_definition(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Parse a v3 extension definition, such as that of a codec, into its name and configuration.
+    """Parse a v3 extension definition (of a codec, for example) into its name and configuration.
 
     `value` is an object with ``name`` and ``configuration`` members, or only the name if the
     configuration is empty. `place` is its location in the document.

@@ -94,7 +94,7 @@ class Generator(PickledByFields):
 
     @cached_property
     def weight(self) -> int:
-        """Cost of evaluating all templates once, as a multiple of that of ordinary templates."""
+        """Cost of evaluating all templates once, relative to templates of ordinary size."""
         parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
         return 1 + sum(map(node_count, parts)) // _ORDINARY_SIZE
 

@@ -59,8 +59,8 @@ def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Syn
         Function that takes a file descriptor and writes the content to it.
     sync
         If ``"all"``, the content is flushed to disk before the file is renamed, and the directory
-        is flushed afterwards. If ``"commit"``, the operating system is asked to start writing a
-        large file to disk, which makes a later `LocalStore.flush` faster. See also `syncs_each`.
+        is flushed afterwards. If ``"commit"``, the operating system starts writing a large
+        file to disk, which makes a later `LocalStore.flush` faster. See also `syncs_each`.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
