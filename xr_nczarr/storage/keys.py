@@ -98,7 +98,7 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 def fold_name(name: str) -> str:
     """Normalize the case and the Unicode form of a name.
 
-    Some file systems treat names with equal results as the same name.
+    Some file systems treat names with the same result as the same name.
     """
     return normalize("NFC", normalize("NFC", name).casefold())
 
@@ -135,8 +135,8 @@ def is_file_manager_file(name: str) -> bool:
 def children_of(keys: Sequence[str], prefix: str) -> Listing:
     """Return the sorted names directly under `prefix`, given all `keys` in sorted order.
 
-    To make the listing of one group in a large store fast, binary search skips the keys under each
-    returned prefix.
+    A binary search skips the keys under each returned prefix, which makes the listing of a group
+    fast even in a large store.
     """
     objects: list[str] = []
     prefixes: list[str] = []

@@ -192,7 +192,7 @@ class LocalStore(Store):
             self._write(key, len(view), partial(system.write, view=view))
 
     def copy_from(self, source: Store, keys: Sequence[tuple[str, str]]) -> list[bool]:
-        """Copy objects from another store, and return whether each object existed there.
+        """Copy objects from another store, and return whether each object exists in `source`.
 
         Each item of `keys` is a (key in `source`, key in this store) pair. If `source` is also
         a local directory, the operating system copies the bytes where possible.
@@ -307,7 +307,7 @@ class LocalStore(Store):
         return replace(self, root=root, must_exist=True)
 
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
-        """Replace this store atomically with `staging`, and remove the old content.
+        """Replace this store atomically with `staging`, and remove the old directory.
 
         If the process is killed, at least one of the two stores is still complete. On a system that
         cannot swap two directories atomically, both may be left under hidden names; see
@@ -389,8 +389,8 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If a segment of `key` is not a valid file name on this operating system. If
-            `follow_symlinks` is false, also if a symbolic link points outside the store.
+            If a segment of `key` is not a valid file name on this operating system, or if a
+            symbolic link points outside the store and `follow_symlinks` is false.
         """
         check_key(key, self.name)
         reason = system.invalid_name_reason(key)
@@ -414,16 +414,16 @@ class LocalStore(Store):
     def _writer_lock(self) -> str:
         """Return the path of the writer lock.
 
-        Normally, the lock file is in the directory of the store and moves with it, because the
-        parent directory may not be writable. If the system cannot rename a directory while a file
-        in it is open, the lock file is beside the store.
+        Normally, the lock file is in the directory of the store, because the parent directory may
+        not be writable. The lock file then moves with the directory. If the system cannot rename a
+        directory while a file in it is open, the lock file is beside the store.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"
         return hidden_path(os.path.realpath(self.root), "lock", unique=False)
 
     def _if_present(self, operation: Callable[[str], _T], key: str) -> _T | None:
-        """Return ``operation(path)`` for the path of an object, or None if it does not exist."""
+        """Return ``operation(path)`` for an object's path, or None if the object does not exist."""
         path = self._path(key)
         try:
             return operation(path)

@@ -125,8 +125,8 @@ class Location:
         Raises
         ------
         RefusedError
-            If fsspec reads a local folder, as for ``simplecache::`` and ``dir::`` URLs. fsspec
-            follows all symbolic links.
+            If fsspec, which follows all symbolic links, would read a local folder. For example,
+            it does so for ``simplecache::`` and ``dir::`` URLs.
         """
         *links, last = self.url.split("::")
         is_read_by_fsspec = bool(links) and links[-1].partition("://")[0] not in _ARCHIVES

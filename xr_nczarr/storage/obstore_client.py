@@ -49,7 +49,7 @@ _Result = TypeVar("_Result")
 
 
 class _ForkState:
-    """A flag that is set when this process is forked after obstore was imported.
+    """A flag that is set if this process was forked after obstore was imported.
 
     After such a fork, obstore would hang: its threads are not copied, and it does not start new
     ones.
@@ -77,8 +77,8 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class in ``obstore.store``. If it retries requests, these retries are
-        added to those of `rules`.
+        An instance of a class in ``obstore.store``. Any retries configured in it are in addition
+        to those of `rules`.
     path
         Folder in `store`; empty for the whole store.
     rules
@@ -86,8 +86,9 @@ class ObstoreClient(RemoteClient):
     name
         A URL without secrets, for error messages. If None, it is derived from `store`.
     substitute
-        For a web server, a function that returns an fsspec client for the same objects, which
-        handles responses that obstore rejects and lists folders. For any other store, None.
+        For a web server, a function that returns an fsspec client for the same objects. That client
+        lists folders, and repeats requests if obstore rejects the response. For any other store,
+        None.
     """
 
     pooled = True

@@ -372,8 +372,8 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the storage options for `rest`, the part of a chained URL after the first ``::``.
 
     The options for the first URL in `rest` are nested in `options`, under ``target_options`` or
-    under the protocol of that URL. If both contain the same option, the latter takes precedence.
-    Options nested under other protocols are kept.
+    under the protocol of that URL. If an option is in both, its value under the protocol takes
+    precedence. Options nested under other protocols are kept.
     """
     scheme = rest.partition("::")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}
@@ -381,9 +381,9 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first link of a chained fsspec URL, given its protocol.
+    """Return the options for the first URL of a chained fsspec URL, given its protocol.
 
-    Options for the other links, which are nested under their protocol names, are omitted.
+    The options for the other URLs are omitted. They are nested under the names of their protocols.
     """
     own = {name: options[name] for name in options if not is_protocol(name)}
     return {**own, **options.get(protocol, {})}

@@ -69,7 +69,7 @@ class Rules:
 
 
 class Expected(NamedTuple):
-    """A reader's expectations about the objects that it requests.
+    """The size limit of a reader, and its expectations about the objects that it requests.
 
     Attributes
     ----------
@@ -259,7 +259,7 @@ class RemoteClient(Connection):
 class RemoteStore(Store):
     """A store that accesses its objects through a `Connection`.
 
-    By default, the size of objects is limited by the rules of the connection.
+    By default, the size of objects is limited to ``connection.rules.max_object_bytes``.
     """
 
     def __init__(self, connection: Connection, expected: Expected | None = None) -> None:
@@ -291,7 +291,7 @@ class RemoteStore(Store):
 
     @property
     def max_puts(self) -> int:  # type: ignore[override]
-        """Maximum number of objects to encode and write concurrently, one in each thread."""
+        """Maximum number of objects to encode and write concurrently, one per thread."""
         return IN_FLIGHT if self.remote and not self._client.sequential else 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -467,7 +467,7 @@ class RemoteStore(Store):
             self.remove(entry.key for entry in self._client.below(prefix))
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove the objects at `keys`, in any order.
+        """Remove the objects at `keys`, in no particular order.
 
         Bulk requests are used if the client supports them.
         """
@@ -492,7 +492,7 @@ class RemoteStore(Store):
         return {key: Address(url) for key, url in urls.items() if url is not None}
 
     def check_writable(self) -> None:
-        """Raise an error if the client cannot write, as over plain HTTP or through a cache."""
+        """Raise an error if the client cannot write, for example over plain HTTP or via a cache."""
         self._client.check_writable()
 
 

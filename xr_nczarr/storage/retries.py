@@ -55,16 +55,16 @@ _PAGE_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The rules for retrying failed requests: the value of the ``retry`` storage option.
+    """Rules for retrying failed requests, passed as the ``retry`` storage option.
 
     Attributes
     ----------
     attempts
         Maximum number of attempts for a request, including the first.
     total_seconds
-        Time limit in seconds for all attempts together. A request is not retried if another
-        attempt that takes as long as the last one would exceed the limit. With the default
-        values, there is time for five attempts even if the server never responds.
+        Time limit in seconds for all attempts together. A request is retried only if the next
+        attempt would end within the limit, assuming that it takes as long as the last one. With
+        the default values, there is time for five attempts even if the server never responds.
     first_wait, max_wait
         First and longest wait between two attempts, in seconds. The wait doubles after each
         attempt. Each wait is then shortened by a random fraction of up to one half.
@@ -99,7 +99,7 @@ class Retry:
     def tries(self) -> Iterator[int]:
         """Yield the number of each attempt, starting from 0, and wait between attempts.
 
-        The iterator ends when these rules allow no further attempt.
+        The iterator ends when no further attempt is allowed.
         """
         end = time.monotonic() + self.total_seconds
         for attempt in range(self.attempts):
@@ -169,7 +169,7 @@ def is_missing_bucket(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
-    """Return the matching StorageError for an exception from a filesystem.
+    """Convert an exception raised by a filesystem to the matching StorageError.
 
     Raises
     ------
@@ -212,7 +212,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
 def _botocore_message(error: BaseException) -> str:
     """Return the server's message from a botocore error, or an empty string for other errors.
 
-    The error's own text reports botocore's retries, which are unrelated to `Retry`.
+    The text of the error mentions botocore's own retries, which are unrelated to `Retry`.
     """
     messages = (_botocore_error(cause).get("Message") for cause in _causes(error))
     return next(filter(None, messages), "")

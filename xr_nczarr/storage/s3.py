@@ -35,7 +35,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove objects from one bucket, with up to 1,000 objects per request.
 
-        Unlike s3fs's own method, this method raises an error if even one object is not removed.
+        Unlike s3fs's own method, this method raises an error if any object is not removed.
 
         Raises
         ------

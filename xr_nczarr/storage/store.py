@@ -59,13 +59,13 @@ class Store(ABC):
     replaceable
         Whether `atomic_replacement` can replace the whole content of the store atomically.
     max_puts
-        Maximum number of objects to encode and write concurrently, one in each thread.
+        Maximum number of objects to encode and write concurrently, one per thread.
     single_file
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
         Whether changes are invisible until the caller commits them. If so, the store needs no
-        marker for an unfinished write. Metadata is written before chunks, because icechunk rejects
-        chunks of unknown arrays.
+        marker for an unfinished write. Metadata is then written before chunks, because icechunk
+        rejects chunks of unknown arrays.
     returns_pages
         Whether `fetch` returns a web page that a server sends in place of an object. If not, it
         raises an error; see `probing`.
@@ -73,7 +73,7 @@ class Store(ABC):
         Whether one document contains all metadata, as in a Parquet reference set. If so,
         consolidated metadata is not needed.
     supports_consolidated
-        Whether consolidated metadata is of use in this store. If not, ``consolidated=True`` does
+        Whether consolidated metadata is useful in this store. If not, ``consolidated=True`` does
         not require it.
     """
 
@@ -141,7 +141,7 @@ class Store(ABC):
         raise self._read_only()
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove the objects at `keys`, in any order.
+        """Remove the objects at `keys`, in no particular order.
 
         Bulk requests are used if the store supports them.
         """
@@ -162,7 +162,7 @@ class Store(ABC):
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
-        If a store cannot determine which object was denied, it raises the error.
+        If a store cannot determine to which object access was denied, it raises the error.
         """
         return self.fetch(keys)
 
@@ -402,7 +402,7 @@ class Store(ABC):
         """
 
     def copy_from(self, source: Store, keys: Sequence[tuple[str, str]]) -> list[bool]:
-        """Copy objects from another store, and return whether each object existed there.
+        """Copy objects from another store, and return whether each object exists in `source`.
 
         Each item of `keys` is a (key in `source`, key in this store) pair. Each object is written
         atomically.
@@ -420,10 +420,10 @@ class Store(ABC):
         return stored is None or bytes(stored) == data
 
     def lock(self, key: str) -> AbstractContextManager[None]:
-        """Return a context manager that holds the write lock of an object.
+        """Return a context manager that holds the writer lock of an object.
 
-        Hold the lock while reading, merging and writing the object. If `key` is empty, the lock is
-        the writer lock of the whole store. By default, locks exclude only other threads of this
+        Hold the lock while reading, merging and writing the object. If `key` is empty, the whole
+        store is locked against other writers. By default, locks exclude only other threads of this
         process.
         """
         return _locks(f"{self.identity}\0{key}")

@@ -1,4 +1,4 @@
-"""Wrap system calls for files, and replace calls that some operating systems lack.
+"""Wrap system calls for files, with replacements for calls that some operating systems lack.
 
 No other module of this package checks which operating system it runs on. The replacements are
 listed in docs/reference/versions.md.
@@ -195,7 +195,10 @@ def exchange(name: str, other: str) -> bool:
 def _retry_while_open(operation: Callable[..., _T], *arguments: Any) -> _T:
     """Call `operation`, and retry on Windows while another program has the file open.
 
-    After the last attempt, the PermissionError is raised.
+    Raises
+    ------
+    PermissionError
+        If the last attempt fails, too.
     """
     for wait in _WAITS:
         with suppress(PermissionError):
@@ -215,8 +218,8 @@ def _retry_while_open(operation: Callable[..., _T], *arguments: Any) -> _T:
 def syncs_each(sync: Sync) -> bool:
     """Return whether each file must be flushed to disk as soon as it is written.
 
-    This is the case for ``"all"``, and also for ``"commit"`` on systems that cannot flush a whole
-    file system with one call.
+    This is the case if `sync` is ``"all"``. On systems that cannot flush a whole file system with
+    one call, it is also the case if `sync` is ``"commit"``.
     """
     return sync == "all" or (sync == "commit" and _syncfs is None)
 

@@ -14,7 +14,7 @@ from xr_nczarr.storage.url import is_local_filesystem, local_path, mask, wraps_l
 
 
 class Trust(ABC):
-    """The rules for which servers the requests for a store may reach."""
+    """Rules that decide which servers may be reached by the requests for a store."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ class Trust(ABC):
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name is allowed to resolve to a private address.
 
-        `redirected` is whether another host redirected to `host`.
+        `redirected` states whether another host redirected to `host`.
         """
 
     def check_filesystem(self, filesystem: Any, url: str) -> None:  # noqa: B027 (for subclasses)
@@ -60,8 +60,8 @@ class ConfinedTrust(Trust):
     def check_filesystem(self, filesystem: Any, url: str) -> None:
         """Raise RefusedError if the filesystem is or wraps a local filesystem.
 
-        A local filesystem is accepted if `url` is a path or a ``file:`` URL. It is then the folder
-        of a zip file, and only the zip file is read from it.
+        A local filesystem is accepted if `url` is a path or a ``file:`` URL. This is safe, because
+        `url` is then the folder that contains a zip file, and only the zip file is read.
         """
         is_local = is_local_filesystem(filesystem) and local_path(url) is None
         if is_local or wraps_local_filesystem(filesystem):

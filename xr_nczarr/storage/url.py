@@ -62,7 +62,7 @@ def is_rooted(path: str) -> bool:
 def is_filesystem(value: object) -> bool:
     """Return whether a value is an fsspec filesystem.
 
-    If the value is None, fsspec is not imported, because the import takes time.
+    For None, fsspec is not imported, because the import takes time.
     """
     if value is None:
         return False
@@ -102,7 +102,7 @@ def synchronous(filesystem: Any) -> Any:
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge storage options. `overrides` take precedence, even within ``client_kwargs``."""
+    """Merge storage options. `overrides` takes precedence, even within ``client_kwargs``."""
     merged = {**options, **overrides}
     if "client_kwargs" in options and "client_kwargs" in overrides:
         merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}
@@ -117,7 +117,9 @@ def is_protocol(name: str) -> bool:
 
 
 def protocol_names(protocol: str) -> tuple[str, ...]:
-    """Return all protocols for which fsspec uses the same filesystem, with the same options.
+    """Return all protocols that are interchangeable with `protocol`, including itself.
+
+    For all of them, fsspec uses the same filesystem with the same options.
 
     Examples
     --------

@@ -210,7 +210,7 @@ class ZarrPythonClient(RemoteClient):
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _accepts(self, key: str) -> bool:
-        """Return whether the store accepts a key. Other keys are treated as missing objects."""
+        """Return whether the store accepts a key. Objects at other keys are treated as missing."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_accepted(self, key: str) -> None:

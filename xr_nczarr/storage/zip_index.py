@@ -54,7 +54,7 @@ class ZipContents:
     key
         Key of the zip file in `folder`.
     store
-        Name of the store in the zip file, for error messages. It ends with the name of the file.
+        Name of the store, for error messages. It ends with the name of the zip file.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class ZipContents:
     StorageError
         If the file is damaged, or entries overlap.
     RefusedError
-        If a name leads outside the store.
+        If the name of an entry leads outside the store.
     """
 
     def __init__(self, folder: Store, key: str, store: str) -> None:
