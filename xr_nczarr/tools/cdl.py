@@ -83,8 +83,8 @@ def dump(
         Name of the dataset in the CDL. By default, this is the last part of the path without its
         extension.
     precision
-        Numbers of significant digits for floats and for doubles, as in ``ncdump -p``. None, for
-        either or for both, shows as many digits as a number needs to round-trip.
+        Numbers of significant digits for floats and for doubles, as in ``ncdump -p``. If one of
+        them or the whole tuple is None, numbers have as many digits as they need to round-trip.
     special
         Whether to show the special attributes of ``ncdump -s``, which describe how values are
         stored.
@@ -315,7 +315,7 @@ class Cdl:
         - for the last part of a row, a tuple of the number of braces to close after the row, and
           whether the row is the last one of the variable; for all other parts, None.
 
-        Braces enclose the elements along each unlimited dimension, except the first dimension.
+        Braces enclose the elements along each unlimited dimension other than the first dimension.
         """
         array = self.opened.array(variable)
         node = array.node

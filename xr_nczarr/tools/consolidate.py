@@ -49,7 +49,7 @@ def consolidate(
     Parameters
     ----------
     progress
-        Whether to show how many documents have been read.
+        Whether to show how many metadata documents have been read.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """A dict mapping keys to documents that advances a progress bar when a document is added.
+    """A dict of metadata documents that advances a progress bar when a document is added.
 
     None, which stands for a missing document, does not advance the bar.
     """

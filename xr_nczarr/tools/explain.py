@@ -193,12 +193,12 @@ class _Source:
 
 
 class _UnpredictableError(Exception):
-    """The cost of reading a variable is unknown. The message says why."""
+    """Raised if the cost of reading a variable is unknown. The message states the reason."""
 
 
 @contextmanager
 def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
-    """Record an error raised in the ``with`` block in `left_out`, under `path`, and suppress it.
+    """Suppress errors raised in the ``with`` block, and store the message in ``left_out[path]``.
 
     Raises
     ------

@@ -21,8 +21,8 @@ _USUAL_LEVEL = 4
 def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
     """Return the numcodecs codec that corresponds to an HDF5 filter, given its number and settings.
 
-    If numcodecs has no such codec, the returned codec has a name that contains the filter's name or
-    number. No codec registry contains this name, so decoding raises an error that names the filter.
+    If numcodecs has no such codec, return one whose name contains the filter's name or number. This
+    codec is not in any registry, so decoding raises an error that names the filter.
     """
     if number in _LEVELED and len(settings) == 1:
         return CodecSpec(_LEVELED[number], {"level": settings[0]})

@@ -45,7 +45,7 @@ STYLE = """<style>
 def page(title: str, *parts: str) -> str:
     """Return the HTML representation of a result.
 
-    The title is escaped here. The other parts must already be HTML.
+    `title` is escaped by this function, but `parts` must already be HTML.
     """
     return f'<div class="nz">{STYLE}<div class="nz-title">{text(title)}</div>{"".join(parts)}</div>'
 
@@ -71,7 +71,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
     """Return an HTML element that users can expand to show `content` below `summary`.
 
-    Both of these must already be HTML. `kind` is the CSS class of the element, and `opened` states
+    Both must already be HTML. `kind` is the CSS class of the element, and `opened` states
     whether the element is initially expanded.
     """
     state = " open" if opened else ""

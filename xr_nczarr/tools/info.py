@@ -36,7 +36,7 @@ class StoreInfo(Result):
     zarr_format
         Zarr version of the store: ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
-        Whether consolidated metadata was read instead of individual documents.
+        Whether consolidated metadata was read instead of the individual metadata documents.
     dialect
         Name of the layout of the NCZarr metadata, or ``"zarr"`` if the store has no NCZarr
         metadata.
@@ -49,8 +49,8 @@ class StoreInfo(Result):
         Mapping from the path of each variable to its stored chunks. None if counting was not
         requested, and empty if the chunks could not be counted.
     unlisted
-        Why the stored chunks could not be counted. Empty if they were, or if counting was not
-        requested.
+        The reason why the stored chunks could not be counted. Empty if they were counted, or if
+        counting was not requested.
     """
 
     name: str

@@ -95,7 +95,7 @@ def _stored_parameters(spec: CodecSpec) -> Mapping[str, Any]:
 
 
 def _problem_with_names(node: ArrayNode, zarr: Format) -> str:
-    """Return why xarray's zarr engine cannot name the dimensions, or an empty string if it can."""
+    """Return the reason why xarray's zarr engine cannot name the dimensions, or an empty string."""
     names: Any = node.attributes.get(XARRAY_DIMENSIONS)
     if zarr.has_dimension_names:  # the engine then ignores the attribute
         names = node.dimension_names if node.shape else []
@@ -109,7 +109,7 @@ def _problem_with_names(node: ArrayNode, zarr: Format) -> str:
 def _in_documents(
     opened: OpenedStore, documents: Mapping[str, Bytes | None], upgrade: str
 ) -> Iterator[Finding]:
-    """Yield findings for documents that are not strict JSON, or that netCDF-C misreads.
+    """Yield findings for metadata documents that are not strict JSON, or that netCDF-C misreads.
 
     Documents that this package cannot read are skipped, because `verify` itself reports them.
     """

@@ -115,7 +115,8 @@ class ObjectSizes:
 def count_chunks(array: ChunkedArray, selection: Selection) -> int:
     """Return the number of chunks that a selection touches.
 
-    For a pointwise selection, a read is planned. For all others, the number is computed directly.
+    For a pointwise selection, the number is determined by planning the read. For any other
+    selection, it is computed directly.
     """
     selectors, pointwise, _ = _request(array, selection)
     if pointwise:

@@ -11,7 +11,7 @@ from xr_nczarr.tools.html import page, preformatted
 class Result:
     """Base class for the results of tools. Its subclasses are dataclasses.
 
-    A result prints as text, and can be converted to HTML for notebooks and to JSON.
+    A result can be printed as text, rendered as HTML in notebooks, and converted to JSON values.
     """
 
     def as_dict(self) -> dict[str, Any]:

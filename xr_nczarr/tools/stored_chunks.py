@@ -157,7 +157,7 @@ def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
 def _owner(
     key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
 ) -> tuple[StoredChunks | None, int]:
-    """Return the array to which an object belongs, and the index of the object in the flat grid.
+    """Return the array to which an object belongs, and the object's index in the flattened grid.
 
     Return None and 0 if `key` is not the key of a chunk or shard.
     """

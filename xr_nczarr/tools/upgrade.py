@@ -44,7 +44,7 @@ _ANNOTATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class UpgradeResult(Result):
-    """The result of `upgrade`: the documents that it changed or, with `dry_run`, would change.
+    """The result of `upgrade`, which lists the changes that it made or, with `dry_run`, would make.
 
     Attributes
     ----------
@@ -267,7 +267,7 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
 def _properties(group: Group) -> Iterator[tuple[str, Any]]:
     """Yield a description and a value for each property of a group and its descendants.
 
-    Two groups are considered equal if they yield the same pairs.
+    Two groups are considered equal if these pairs are the same for both.
     """
     yield f"the dimensions of {group.path}", sorted(group.dimensions)
     for dimension in group.dimensions.values():

@@ -162,7 +162,7 @@ def _error(place: str, error: NczarrError) -> Finding:
 
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield a finding for each document that differs from its copy in the consolidated metadata."""
+    """Yield a finding for each metadata document that differs from its consolidated copy."""
     zarr, limits = opened.hierarchy.zarr, opened.options.bounds
     key = zarr.consolidated_key
     store = MemoizingStore(opened.store, documents)
@@ -197,7 +197,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
 
 
 def _same(single: Document, inner: Document) -> bool:
-    """Return whether two documents have equal contents, or False if either cannot be parsed."""
+    """Return whether two metadata documents are equal, or False if either cannot be parsed."""
     try:
         return bool(single.value == inner.value)
     except MetadataError:
@@ -224,10 +224,7 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
     """Return whether a variable is a coordinate that lacks values because of `absent` chunks.
 
-    Coordinate values are usually unique, so at most one of them equals the fill value, and writers
-    omit chunks that contain only the fill value. A single missing value is therefore accepted.
-    However, if the fill value marks missing data, no value may be missing, because coordinates must
-    not have missing data.
+    A single missing value is accepted, unless the fill value marks missing data; see `verify`.
     """
     if not variable.is_coordinate:
         return False
