@@ -53,7 +53,7 @@ class Tree:
     groups
         Paths of the new groups.
     dropped
-        Descriptions of the variables whose inherited codecs were dropped.
+        Descriptions of the variables whose codecs, inherited from the source, were dropped.
     """
 
     layout: Layout
@@ -123,7 +123,7 @@ class Tree:
             Names of the dimensions to create as unlimited.
         growing
             Names of the dimensions along which the array may grow, in addition to unlimited
-            dimensions. The chunks are chosen accordingly.
+            dimensions. The choice of chunks depends on them.
         """
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
         trailing = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
@@ -162,7 +162,7 @@ class Tree:
         return annotate(self.root, self.layout)
 
     def writes(self, hierarchy: Hierarchy) -> list[ArrayWrite]:
-        """Return the array writes for the new variables, whose nodes are in `hierarchy`."""
+        """Return an `ArrayWrite` for each new variable, using the array nodes in `hierarchy`."""
         writes = []
         for path, variable in self.written.items():
             node = hierarchy.nodes[path]

@@ -1,7 +1,8 @@
 """Write NumPy and dask arrays to regions of stored arrays, chunk by chunk.
 
-NumPy arrays are written immediately, one after another. All dask arrays are written in one graph.
-For slow stores, background threads store the chunks, with a limit on the bytes held in memory.
+NumPy arrays are written immediately, one after another. All dask arrays are written in one dask
+graph. For slow stores, background threads store the chunks, with a limit on the bytes held in
+memory.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def write_chunks(
     options: WriteOptions,
     progress: Progress | None = None,
 ) -> Any:
-    """Write NumPy arrays one after another, and all dask arrays in one graph.
+    """Write NumPy arrays one after another, and all dask arrays in one dask graph.
 
     For slow stores (``max_puts`` greater than 1), one thread pool stores the chunks of all arrays.
 
@@ -195,8 +196,8 @@ def write_chunks(
 def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keywords: Any) -> Any:
     """Assign the values of each write to the corresponding target, in the region of the write.
 
-    NumPy arrays are assigned one after another, and then all dask arrays in one graph. Return None
-    if there are no dask arrays. Otherwise, return the result of `dask.array.store`, to which
+    NumPy arrays are assigned one after another, and then all dask arrays in one dask graph. Return
+    None if there are no dask arrays. Otherwise, return the result of `dask.array.store`, to which
     `keywords` are passed.
     """
     lazy = []

@@ -1,6 +1,6 @@
 """Find the source arrays of lazily opened variables, and read such variables block by block.
 
-A write needs to know these stored arrays, because it must not overwrite an array from which it is
+A write needs to know the source arrays, because it must not overwrite an array from which it is
 still reading. It reads and writes lazily opened variables block by block, so that only the blocks
 that are about to be stored are in memory. Each source chunk is decoded once.
 """
@@ -65,7 +65,7 @@ def reading_error(store: Store, name: str, path: str) -> RefusedError:
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
-    """Yield this engine's lazy arrays inside xarray objects, array wrappers or dask graphs.
+    """Yield each `LazyArray` inside an xarray object, an array wrapper or a dask graph.
 
     An array may be yielded more than once.
     """
@@ -101,9 +101,10 @@ def chunked_values(data: Any) -> Any:
 
 
 def complete_array(variable: Variable) -> LazyArray | None:
-    """Return the lazy array whose values a variable contains completely and in order, or None.
+    """Return the lazy array whose values make up a variable, or None.
 
-    The values may be decoded, and may be divided into dask blocks.
+    The variable must contain all values of the array in their original order. The values may be
+    decoded, and may be divided into dask blocks.
     """
     data: Any = variable._data
     if hasattr(data, "dask"):

@@ -39,7 +39,7 @@ def resolve_region(
     Raises
     ------
     TypeError, ConflictError, KeyError
-        If `region` is not valid for this dataset and store, by the rules of `to_zarr`.
+        If `region` is not valid for this dataset and store, according to the rules of `to_zarr`.
     """
     if region == "auto":
         region = dict.fromkeys(dataset.dims, "auto")

@@ -4,8 +4,8 @@ The methods of `Transaction` are the steps of this protocol, in order. `execute`
 
 1. **Lock.** Only one writer at a time may change the metadata or replace the store. A region write
    that does neither needs no lock.
-2. **Roll back.** A journal at the root shows that a writer was killed while changing documents. The
-   documents are restored, unless all of them had already been changed.
+2. **Roll back.** A journal at the root shows that a writer was killed while changing metadata
+   documents. These documents are restored, unless all of them had already been changed.
 3. **Plan.** The caller opens the target and plans the write. Nothing is written until the plan is
    complete, so a request that does not fit the store leaves the store untouched.
 4. **Stage.** New local stores and all zip files are written beside the target, and atomically
@@ -267,7 +267,7 @@ class Transaction:
     def changing(
         self, plan: WritePlan, *, staged: bool, mark: bytes | None = None, resumed: bool = False
     ) -> Iterator[Store]:
-        """Yield the store to which the caller writes chunks, and write the documents of the plan.
+        """Yield the store for the caller's chunk writes, and write the plan's metadata documents.
 
         Documents are written after the chunks, except in transactional stores.
 
@@ -317,7 +317,7 @@ class Transaction:
         self.store.remove(keys)
 
     def _put_documents(self, plan: WritePlan, work: Store) -> None:
-        """Write the documents of a plan, and then remove the objects listed in ``plan.removed``.
+        """Write the metadata documents of a plan, and then remove the objects in ``plan.removed``.
 
         The root's documents are written last, one by one.
         """
@@ -364,7 +364,7 @@ class Transaction:
 
 
 def _batches(documents: Mapping[str, bytes], zarr: Format) -> Iterator[Mapping[str, bytes]]:
-    """Yield batches of documents: first all that are not at the root, then each root document."""
+    """Yield metadata documents in batches. Those at the root come last, in one batch each."""
     root = [key for key in reversed(zarr.root_keys()) if key in documents]
     yield {key: data for key, data in documents.items() if key not in root}
     yield from ({key: documents[key]} for key in root)

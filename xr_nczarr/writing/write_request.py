@@ -213,8 +213,8 @@ def unlimited_dimensions(
 def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
     """Return the names of the dimensions along which a dataset may grow later.
 
-    These are the `declared` dimensions or, if the dataset has none of them, the dimensions with
-    time coordinates and the first dimension of each variable of the highest rank.
+    These are the `declared` dimensions of the dataset. If it has none of them, they are instead the
+    dimensions with time coordinates, and the first dimension of each variable of the highest rank.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:

@@ -36,7 +36,7 @@ class WriteTarget:
     Attributes
     ----------
     documents
-        Maps keys to the documents that have been read. Missing documents are None.
+        Maps keys to the metadata documents that have been read. Missing documents are None.
     """
 
     store: Store
@@ -72,7 +72,7 @@ class WriteTarget:
         return self.names is None or key in self.names.objects
 
     def read(self, keys: Sequence[str]) -> list[Bytes | None]:
-        """Return the document stored under each key, or None if it is missing."""
+        """Return the metadata document at each key, or None for a missing document."""
         unread = [key for key in keys if key not in self.documents]
         self.documents.update(zip(unread, self.store.fetch(unread), strict=True))
         return [self.documents[key] for key in keys]
@@ -170,8 +170,8 @@ def check_removable(store: Store) -> None:
 def check_no_documents(opened: OpenedStore, paths: Sequence[str]) -> None:
     """Raise ExistsError if the store already contains a group at any of `paths`.
 
-    The hierarchy in `opened` must not contain these groups. It lacks a group that exists in the
-    store if one of the group's parents has no metadata document.
+    The hierarchy in `opened` must not contain these groups. They may nevertheless exist in the
+    store, because the hierarchy omits a group if one of its parents has no metadata document.
     """
     zarr = opened.hierarchy.zarr
     sizes = opened.store.sizes_of([zarr.document_key(path, "group") for path in paths])
