@@ -389,8 +389,8 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If a segment of `key` is not a valid file name on this operating system, or if a
-            symbolic link points outside the store and `follow_symlinks` is false.
+            If a segment of `key` is not a valid file name on this operating system. Also raised
+            if a symbolic link points outside the store, unless `follow_symlinks` is true.
         """
         check_key(key, self.name)
         reason = system.invalid_name_reason(key)
