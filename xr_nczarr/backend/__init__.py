@@ -1,1 +1,1 @@
-"""Define the xarray engine, which opens netCDF groups as xarray objects with lazy arrays."""
+"""Define the xarray engine, which opens netCDF groups lazily as xarray objects."""

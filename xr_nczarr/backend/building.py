@@ -144,9 +144,9 @@ def _read_coordinates(
 ) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
     """Read the dimension coordinates, and return their values and errors as dicts keyed by name.
 
-    A coordinate that cannot be read has an error instead of values. However, no error is returned
-    for a coordinate that is opened without decoding (`source.as_stored`). If one of its chunks is
-    missing or unreadable, this coordinate is in neither dict.
+    If a decoded coordinate cannot be read, its error is returned. Coordinates that are opened
+    without decoding (`source.as_stored`) are different: if one of their chunks is missing or
+    unreadable, neither values nor an error are returned.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}

@@ -1,6 +1,7 @@
 """Decide whether a target is meant for this engine if the caller has not named an engine.
 
-xarray asks every engine about every target, so this module imports only `storage`.
+xarray asks every installed engine whether it can open a target. To answer quickly, this module
+imports only `storage`.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 
 
 class SelectedArray(_Selectable):
-    """A lazy array together with a selection, which combines all indexing operations so far."""
+    """A selection of a lazy array, which combines all indexing operations applied so far."""
 
     __slots__ = ("selection", "source")
 
@@ -164,7 +164,7 @@ class CodedArray(_Selectable):
     Parameters
     ----------
     array
-        The stored values, and a selection that combines all indexing operations so far.
+        Selection of the stored values, which combines all indexing operations applied so far.
     dtype
         Data type of the decoded values.
     coders

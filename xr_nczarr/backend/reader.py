@@ -223,8 +223,8 @@ class StoredGroup:
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
         """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns.
 
-        In plain Zarr v3, a NumPy number becomes a Python number. In plain Zarr v1 and v2, it does
-        so only if the array has no Zarr ``fill_value``. All other values are returned unchanged.
+        In plain Zarr v3, NumPy numbers become Python numbers. In plain Zarr v1 and v2, they do so
+        only if the array has no Zarr ``fill_value``. All other values are returned unchanged.
         """
         node = variable.node
         assert node is not None
