@@ -41,7 +41,7 @@ class ChunkObjects:
             yield batch
 
     def fetches_separately(self, chunks: Sequence[Index]) -> bool:  # noqa: ARG002
-        """Return whether `fetch` reads each chunk by itself, which is always the case."""
+        """Return True, because `fetch` always reads each chunk individually."""
         return True
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
@@ -77,7 +77,7 @@ class ChunkObjects:
         return self._request_with_alternative(spans, request)
 
     def delete(self, store: Store, chunk: Index) -> None:
-        """Remove a chunk, so that its elements become missing."""
+        """Delete a chunk under each key that it may have."""
         for keys in self.keys:
             store.delete(keys.key(chunk))
 

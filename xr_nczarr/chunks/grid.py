@@ -52,12 +52,12 @@ class Plan:
     Attributes
     ----------
     shape
-        Shape of the array that the targets of the parts index, before the changes described under
-        `result_shape`.
+        Shape of the array to which the `target` index of each part applies.
     result_shape
-        Shape of the final result. For an orthogonal selection, the dimensions that are indexed
-        with an integer are removed. For a pointwise selection, the single dimension of points is
-        replaced with the broadcast dimensions of the index arrays.
+        Shape of the values that the caller reads or writes. For an orthogonal selection, the
+        dimensions of `shape` that are indexed with an integer are removed. For a pointwise
+        selection, its single dimension of points is replaced with the broadcast dimensions of the
+        index arrays.
     count
         Number of parts, which is also the number of touched chunks.
     axes

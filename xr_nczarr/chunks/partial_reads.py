@@ -40,7 +40,7 @@ def byte_window(
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
     Return None if the whole chunk must be read. Chunks of fixed-width strings are always read as a
-    whole. If another program has increased the width, only the size of the chunk shows it.
+    whole, because only their size shows whether another program has increased the width.
 
     Parameters
     ----------

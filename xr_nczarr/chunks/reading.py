@@ -125,7 +125,7 @@ class PartReader:
         If decoding several chunks in one call is faster, `ChunkCodec.decode_many` first decodes
         them with the last codec. The yielded chain then contains only the remaining codecs.
         Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks. The
-        chunks to decode together are fetched while holding `turn`.
+        lock `turn` is held while the chunks for one call are fetched.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
@@ -175,7 +175,7 @@ class PartReader:
         return target if fits else None
 
     def _padded(self, chunk: Array, index: Index) -> Array:
-        """Replace the elements of a chunk beyond the array's `stored_shape` with fill values."""
+        """Replace the elements of a chunk that lie beyond `node.stored_shape` with fill values."""
         node = self.node
         if not node.stored_shape:
             return chunk

@@ -1,7 +1,7 @@
 """Read arrays with a rectilinear chunk grid, in which chunk lengths vary along a dimension.
 
 The grid is split into boxes. A box is a rectangular region of the grid in which all chunks have the
-same shape, so that it can be read like an array with a regular grid.
+same shape. It can therefore be read like an array with a regular grid.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedKeys(ChunkKeys):
-    """The keys of the stored objects in a box, which is a region of an array's chunk grid.
+    """The chunk keys of a box, which is a rectangular region of an array's chunk grid.
 
-    `first` is the position of the box: the index of its first stored object in the whole grid.
+    `first` is the index of the first stored object of the box, counted in the whole grid.
     """
 
     first: tuple[int, ...]

@@ -163,7 +163,7 @@ class PartWriter:
         return np.full(self.node.chunk_shape, fill, self.node.dtype)
 
     def _is_empty(self, chunk: Array) -> bool:
-        """Return whether a chunk contains only fill values, so that it need not be stored.
+        """Return whether a chunk contains only fill values and therefore need not be stored.
 
         Numbers are compared bit by bit, so -0.0 differs from 0.0, and NaNs with different bit
         patterns differ. Return False if `write_empty_chunks` is True, or if the array has no fill
