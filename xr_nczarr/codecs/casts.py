@@ -112,7 +112,7 @@ def _check_integers(
 
 
 def build_cast_value(request: StepRequest) -> Step:
-    """Build the `Step` that casts numbers to another dtype, following the rules in the metadata."""
+    """Build the `Step` that casts numbers to another dtype, as the codec's parameters specify."""
     flow = request.flow
     dtype = _number_type(flow)
     settings = request.settings(
@@ -196,7 +196,7 @@ class Cast:
         Raises
         ------
         ChunkError
-            If the rules do not define a result for a value.
+            If the codec's parameters do not define a result for a value.
         """
         masks: list[Array] = []
         for value, _ in self.pairs:

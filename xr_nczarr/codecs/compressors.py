@@ -338,12 +338,13 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
 
 
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
-    """Read the extent of consecutive Zstandard frames from their headers.
+    """Determine the size of consecutive Zstandard frames from their headers.
 
-    Return three byte counts: the total decoded size that the frames declare, an upper bound on it,
-    and the offset in `data` at which the frames end. The total is None if any of the frames does
-    not declare a size. Once the total reaches `expected`, any remaining bytes are ignored. If
-    `expected` is None, all frames are read. The format is described in RFC 8878, section 3.1.
+    Return three byte counts: the total decoded size that the frames declare, an upper bound on the
+    decoded size, and the offset in `data` at which the frames end. The total is None if any of the
+    frames does not declare a size. Once the total reaches `expected`, any remaining bytes are
+    ignored. If `expected` is None, the headers of all frames are read. The format is described in
+    RFC 8878, section 3.1.
     """
     declared: int | None = 0
     bound = at = 0

@@ -33,8 +33,8 @@ class ShardIndex:
     start, length
         Byte range of the index in the shard. A negative start counts from the end of the shard.
     wrapped
-        Whether additional codecs encode each shard as a whole, so that it must also be decoded as a
-        whole.
+        Whether additional codecs encode each shard as a whole. If so, a shard must also be decoded
+        as a whole.
     """
 
     __slots__ = (
