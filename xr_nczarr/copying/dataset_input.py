@@ -84,7 +84,7 @@ def netcdf_tree(datasets: Mapping[str, xr.Dataset]) -> Group:
 
 
 def _describe(variable: xr.Variable, item: Variable) -> None:
-    """Set the attributes, the type and the array node of a netCDF variable."""
+    """Set the attributes, the type and the array node of `item` from an xarray variable."""
     encoding, shape = variable.encoding, variable.shape
     is_string = is_unicode_dtype(variable.dtype)
     dtype = np.dtype(object) if is_string or variable.dtype.kind == "O" else variable.dtype

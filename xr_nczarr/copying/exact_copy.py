@@ -358,9 +358,13 @@ def _resume_marker(state: str, plan: WritePlan) -> bytes:
 def _inspect_target(
     transaction: Transaction, mark: bytes | None, overwrite: bool
 ) -> tuple[bool, bool, str]:
-    """Return whether the target is a store, whether to resume, and why not to resume.
+    """Determine what the target contains, and whether to resume an interrupted copy.
 
-    The last item is empty unless the target is an interrupted copy that cannot be resumed.
+    Returns
+    -------
+    tuple
+        Whether the target is a store, whether to resume, and why an interrupted copy cannot be
+        resumed. The reason is empty if there is no interrupted copy, or if it can be resumed.
 
     Raises
     ------

@@ -57,8 +57,8 @@ def _library() -> ctypes.CDLL:
 class Handle:
     """An open netCDF file.
 
-    Only a file that is open for reading can be pickled. Each process that unpickles the handle
-    reopens the file, but only once.
+    Only a file that is open for reading can be pickled. A process that unpickles the handle
+    several times reopens the file only once.
 
     Parameters
     ----------
@@ -165,9 +165,9 @@ class Handle:
 def _reopened(path: str, *_: int) -> Handle:
     """Open a file, or return the handle if this process has already opened the file.
 
-    The other arguments are the modification time and the size of the file, so that a changed file
-    is reopened. The file stays open until the process ends, because the garbage collector must not
-    close it: closing acquires the HDF5 lock, which must not happen at unpredictable times.
+    The other arguments are the modification time and the size of the file. If either has changed,
+    the file is reopened. The file stays open until the process ends. The garbage collector must not
+    close it, because closing acquires the HDF5 lock, which must not happen at unpredictable times.
     """
     return Handle(path)
 

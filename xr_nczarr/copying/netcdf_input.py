@@ -269,7 +269,7 @@ class NetcdfValues(BackendArray):
         """Read a box of elements.
 
         Along an unlimited dimension, a variable can be shorter than the dimension. If a box extends
-        beyond the end of the variable, netCDF-C misplaces its values. However, netCDF-C reads two
+        beyond the end of the variable, netCDF-C misplaces the values. However, netCDF-C reads two
         kinds of boxes correctly:
 
         - boxes of length 1 along all unlimited dimensions,
@@ -298,9 +298,9 @@ class NetcdfValues(BackendArray):
         return values
 
     def _is_stored(self, starts: list[int], lengths: list[int]) -> bool:
-        """Return whether a box is known to be stored.
+        """Return whether a box is certain not to extend beyond the end of the variable.
 
-        This is known if the box contains a value that differs from the fill value. The box must
+        It is certain if the box contains a value that differs from the fill value. The box must
         have length 1 along all unlimited dimensions.
         """
         assert self.variable.node is not None

@@ -104,9 +104,9 @@ def _strings(variable: Variable, data: Any, layout: Layout, default_width: Any) 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
-    - In plain Zarr where ``fill_value`` is optional, readers treat it as ``_FillValue``. NaN is
-      kept, because it masks only NaN. All other fill values are left out. If all values are stored
-      (`complete`), NaN is left out too.
+    - In plain Zarr versions with an optional ``fill_value``, readers treat it as ``_FillValue``.
+      NaN is kept, because it masks only NaN. All other fill values are left out. If all values are
+      stored (`complete`), NaN is left out too.
     - In NCZarr, a number is replaced with netCDF's default fill value, which never masks data.
     - Zero is left out, because missing chunks of an array without a fill value are read as zeros.
     """

@@ -130,7 +130,7 @@ class Subset:
 
 
 def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
-    """Yield the members of `paths` to which a variable's ``coordinates`` attribute refers.
+    """Yield each path in `paths` to which a variable's ``coordinates`` attribute refers.
 
     As the CF conventions specify, each name is looked up in the variable's group, then in the
     ancestors of that group.
