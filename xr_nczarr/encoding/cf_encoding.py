@@ -276,7 +276,7 @@ def _without_missing_times(
 ) -> Any:
     """Return times unchanged, or raise ConflictError if any of them is NaT.
 
-    xarray would encode NaT as a time.
+    xarray would encode NaT as an ordinary time.
     """
     if np.isnat(times).any():
         remedy = "Drop the missing times, or leave out the calendar"
@@ -450,7 +450,7 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
 
 
 def _is_all_nat(variable: Variable) -> bool:
-    """Return whether a variable in memory contains only NaT and has the standard calendar.
+    """Return whether an in-memory variable contains only NaT and has the standard calendar.
 
     xarray fails to encode such a variable, because it compares the earliest time with the first
     Gregorian date. NaT is stored in the same way in every calendar that NumPy supports.

@@ -256,8 +256,8 @@ def _move_key(variable: Variable, explicit: bool) -> None:
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
     """Return the fixed-width string dtype that an encoding requests, or None.
 
-    No other dtype can truncate strings. ``S1`` requests an array of characters rather than strings
-    of width 1, so None is returned.
+    Only such a dtype can truncate strings. The result is None for ``S1``, too, which requests an
+    array of characters rather than strings of width 1.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None
