@@ -87,7 +87,7 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """The stored text, or another hashable object if this is a member of another document.
+        """The stored text, or another hashable object if this document is a member of another.
 
         If two documents have equal `content`, their values are equal.
         """

@@ -62,9 +62,9 @@ class Parsing:
 class Change(NamedTuple):
     """A new value for one member of a node's metadata.
 
-    `holder` is the attribute of the node object that contains the member: ``"attributes"``,
-    ``"members"`` or ``"sidecars"``. `member` is the sequence of nested names that leads from there
-    to the value.
+    `holder` names the attribute of the node object that contains the member: ``"attributes"``,
+    ``"members"`` or ``"sidecars"``. `member` is the sequence of nested names that leads to the
+    value within this attribute.
     """
 
     node: Node
@@ -74,7 +74,7 @@ class Change(NamedTuple):
 
 
 class Format(ABC):
-    """A Zarr version, with its documents, keys and features.
+    """The documents, keys and features of a Zarr version.
 
     Attributes
     ----------
@@ -323,9 +323,10 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects
-        Objects to restore if a write that replaces chunks was not finished, including metadata
-        documents. The mapping is from keys to the previous bytes, or to None for an object that did
-        not exist. It is empty if there is no such write, or if the objects must not be restored.
+        Mapping from the keys of objects to their previous bytes, or to None for an object that did
+        not exist. These objects, including metadata documents, must be restored because a write
+        that replaces chunks was not finished. The mapping is empty if there is no such write, or if
+        the objects must not be restored.
     documents
         Mapping from keys to the bytes of metadata documents, or to None for a document that does
         not exist. It is empty unless the store was opened for writing.

@@ -79,7 +79,7 @@ class StrictText:
         return spans
 
     def _skip(self, position: int) -> int:
-        """Skip whitespace and at most one separator, and return the position after them."""
+        """Skip whitespace and at most one ``{``, ``:`` or ``,``. Return the next position."""
         gap = _GAP.match(self.text, position)
         return gap.end() if gap else position
 
