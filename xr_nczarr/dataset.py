@@ -42,7 +42,7 @@ _MAX_NAMED_GROUPS = 20
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTarget:
-    """The location of a target and its store."""
+    """The location and the store to which a target resolves."""
 
     location: Location
     store: Store
@@ -280,7 +280,7 @@ def _set_byte_order(root: Group, endian: Literal["little", "big"]) -> None:
 def _warn_of_big_endian(root: Group, store: Store) -> None:
     """Warn about big-endian variables that netCDF-C may have stored as little-endian by mistake.
 
-    Releases of netCDF-C up to 4.9.2 made this mistake.
+    Releases of netCDF-C up to 4.9.2 have this bug.
     """
     names = [
         variable.path

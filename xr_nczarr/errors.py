@@ -77,7 +77,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def add_context(self, **fields: Any) -> Self:
-        """Set the given fields, such as `key`, unless they have a value. Return the error."""
+        """Set the given fields, such as `key`, that have no value yet. Return the error."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)

@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"\bxr_nczarr\.(\w+) \((nczarr \1)\)")
 
 
 class UsageError(Exception):
-    """The command line is invalid, independently of the contents of any store."""
+    """The command line is invalid, regardless of what any store contains."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -132,8 +132,8 @@ def add_target(parser: Parser) -> None:
 def add_storage_options(parser: Parser, name: str) -> None:
     """Add the option ``--{name}-option``, which sets the storage options of a store.
 
-    `name` is the command-line argument for the store, and the help text mentions it. However, if
-    `name` is ``"storage"``, the help text mentions no argument.
+    `name` is the command-line argument for the store. The help text mentions it, unless it is
+    ``"storage"``.
     """
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"
