@@ -231,7 +231,7 @@ class PartReader:
 
     @cached_property
     def _fill(self) -> Array:
-        """A chunk of fill values, broadcast from a scalar so that it takes up no memory."""
+        """A chunk of fill values, broadcast from a scalar to save memory."""
         fill = np.empty((), self.node.dtype)
         fill[()] = self.node.fill_value
         return np.broadcast_to(fill, self.node.chunk_shape)
@@ -308,7 +308,7 @@ class PartReader:
         """Read windows of chunks into a buffer, and copy the selected elements to the result.
 
         Return the parts whose chunks are missing, and the windows of these parts. Consecutive parts
-        with the same window use the same buffer, so that no new memory is allocated for each part.
+        with the same window use the same buffer, which avoids allocating memory for each part.
         """
         fetch = self.store.fetch_ranges_into
         absent: tuple[list[ChunkPart], list[Window]] = [], []
