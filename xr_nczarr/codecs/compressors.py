@@ -3,8 +3,8 @@
 The decoders of the standard library are called with a limit on their output. Zstandard, LZ4 and
 Blosc frames declare the size of their data, which is checked before memory is allocated. The
 declared length of a Blosc frame is checked too, because Blosc's decoder would otherwise read beyond
-the end of the buffer. Bytes after the end of a stream are ignored, because netCDF-C leaves the end
-of a longer chunk in place when it overwrites the chunk with a shorter one.
+the end of the buffer. Bytes after the end of a stream are ignored: when netCDF-C overwrites a chunk
+with a shorter one, it leaves the end of the longer chunk in place.
 """
 
 from __future__ import annotations

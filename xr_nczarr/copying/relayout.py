@@ -42,7 +42,7 @@ def relayout(
         Encoding keys for chunks and codecs. If `explicit` is True, the caller requested them.
         Otherwise, they come from the variable.
     complete
-        Whether all values are stored, so that the array needs no fill value.
+        Whether all values are stored. If so, the array needs no fill value.
     default_width
         The width of strings in bytes, from an attribute of the root group. It applies to variables
         without a width attribute of their own.

@@ -112,7 +112,7 @@ def _copy_objects(
 ) -> Iterator[tuple[int, int]]:
     """Copy the objects of an array in batches, except for those in `existing`.
 
-    For each batch, yield the number of objects in it, and how many of them were copied.
+    For each batch, yield the number of its objects and the number of objects that were copied.
     """
     node = write.node
     size = math.prod(node.object_shape) * node.dtype.itemsize
