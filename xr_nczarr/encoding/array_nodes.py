@@ -303,7 +303,7 @@ def shard_specs(
     ------
     ConflictError
         If the shard shape is not a multiple of the chunk shape, or if the index location is
-        invalid. If `required` is False, unsuitable shards are ignored instead.
+        invalid. If `required` is False, such shards are ignored and no error is raised.
     """
     if requested is None:
         return ()

@@ -73,10 +73,10 @@ def parse_fill_value(
 ) -> Any:
     """Parse a fill value into a scalar of `dtype`, or into None if it is null.
 
-    Variable-length items are strings if `text` is True, and bytes otherwise. The document can
-    contain the bytes of the fill value, for example in Base64. `bytes_dtype` is the dtype of these
-    bytes, including their byte order. By default, they are little-endian, as v3 prescribes,
-    regardless of the byte order that the codecs use.
+    Variable-length items are strings if `text` is True, and bytes otherwise. If the document
+    contains the bytes of the fill value, for example in Base64, `bytes_dtype` is their dtype,
+    including their byte order. By default, they are little-endian, as v3 prescribes, regardless of
+    the byte order that the codecs use.
     """
     if value is None:
         return None

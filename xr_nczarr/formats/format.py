@@ -217,7 +217,7 @@ class Format(ABC):
         limits: Limits = DEFAULT_LIMITS,
         parsed: dict[Hashable, ArrayNode] | None = None,
     ) -> Node | None:
-        """Parse the node at `path`, or return None if `documents` contain no such node.
+        """Parse the node at `path`, or return None if `documents` contains no such node.
 
         If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
         cache of arrays, keyed by the content of their documents, because many arrays have equal
