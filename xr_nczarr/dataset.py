@@ -1,6 +1,6 @@
 """Open a store from any target that a caller can pass, and read its hierarchy and netCDF groups.
 
-This is the only module that resolves targets to stores. It imports neither xarray nor dask, so that
+This is the only module that resolves targets to stores. It imports neither xarray nor dask, so
 most subcommands of ``nczarr`` start without importing them.
 """
 
@@ -254,8 +254,8 @@ def _read_hierarchy(
 ) -> tuple[Store, Hierarchy]:
     """Read the hierarchy of a store, and return the store and the hierarchy.
 
-    If the store contains the parquet files of a reference set, open this set, and use it as the
-    store instead. For `documents`, see `open_netcdf`.
+    If the store contains the parquet files of a reference set, the set is opened and returned as
+    the store. For `documents`, see `open_netcdf`.
     """
     location, store = resolved.location, resolved.store
     source = store if documents is None else MemoizingStore(store, documents)

@@ -1,7 +1,7 @@
 """Define the exceptions of this package, all of which derive from `NczarrError`.
 
-Each of them also derives from a built-in exception. An error is raised where it is detected, and
-gains context as it propagates. For example, the codec pipeline adds the codec's location in the
+Each of them also derives from a built-in exception. An error is raised where a problem is found,
+and gains context as it propagates. For example, the codec pipeline adds the codec's location in the
 metadata, the `chunks` package adds the key and the chunk index, and the store adds its name. The
 message is formatted only when the error is printed.
 """
