@@ -53,7 +53,7 @@ class Unpacking:
         Stored values that mark missing data and become NaN.
     scale_factor, add_offset
         Values are multiplied by the factor, and the offset is added afterwards. Both steps are
-        computed in the dtype of the result. A step is skipped if its attribute is None.
+        computed in the dtype of the result. None means that the step is skipped.
     """
 
     missing: tuple[Any, ...] = ()

@@ -298,9 +298,9 @@ class NetcdfValues(BackendArray):
         return values
 
     def _is_stored(self, starts: list[int], lengths: list[int]) -> bool:
-        """Return whether a box is certain not to extend beyond the end of the variable.
+        """Return whether a box is known not to extend beyond the end of the variable.
 
-        It is certain if the box contains a value that differs from the fill value. The box must
+        This is known if the box contains a value that differs from the fill value. The box must
         have length 1 along all unlimited dimensions.
         """
         assert self.variable.node is not None

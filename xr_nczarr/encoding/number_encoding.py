@@ -84,8 +84,8 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     """Return whether it is sufficient to check the lowest and the highest number.
 
-    It is not sufficient in two cases. If integers are packed as floats, rounding may change a
-    number between the two by more than one packing step. If `dtype` is bool, 0 and 1 can be
+    It is not sufficient in two cases. If integers are packed as floats, a number between
+    the two may be off by more than one packing step. If `dtype` is bool, 0 and 1 can be
     represented, but the numbers between them cannot.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"

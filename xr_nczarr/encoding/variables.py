@@ -256,7 +256,7 @@ def _move_key(variable: Variable, explicit: bool) -> None:
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
     """Return the fixed-width string dtype that an encoding requests, or None.
 
-    Only such a dtype can truncate strings. The result is None for ``S1``, too, which requests an
+    Only such a dtype can truncate strings. For ``S1``, return None, because it requests an
     array of characters rather than strings of width 1.
     """
     if dtype is None or dtype is str or dtype == "S1":
