@@ -117,13 +117,17 @@ class Flow:
         fits = size <= self.bound if self.size is None else size == self.size
         if fits:
             return
-        excess = f"the decoded data is longer than {self.bound:,} bytes"
-        if self.size is not None:
-            actual = excess if truncated else f"the decoded data is {size:,} bytes long"
-            raise ChunkError(f"{actual}; expected {self.size:,} ({self.chunk})", remedy=DAMAGED)
-        if self.limited:
-            raise LimitError(f"{excess} ({self.chunk})", remedy=RAISE_LIMIT)
-        raise ChunkError(f"{excess} ({self.chunk})", remedy=DAMAGED)
+        if self.size is None:
+            problem = f"the decoded data is longer than {self.bound:,} bytes ({self.chunk})"
+            if self.limited:
+                raise LimitError(problem, remedy=RAISE_LIMIT)
+            raise ChunkError(problem, remedy=DAMAGED)
+        raise ChunkError(
+            f"the decoded data is longer than the expected {self.size:,} bytes ({self.chunk})"
+            if truncated
+            else f"the decoded data is {size:,} bytes long; expected {self.size:,} ({self.chunk})",
+            remedy=DAMAGED,
+        )
 
     def check_count(self, count: int) -> None:
         """Check the number of decoded elements against the metadata.
@@ -431,8 +435,8 @@ class ChunkCodec:
     def decode_buffer(self, data: Buffer, out: NDArray[Any] | None = None) -> Any:
         """Decode stored bytes into a flat buffer of bytes, or into an array of Python objects.
 
-        If `out` is passed and `fills` is True, `out` is filled and returned instead. If `fills` is
-        False, `out` is ignored.
+        If ``self.fills`` is True and `out` is passed, decode into `out` and return it. Otherwise,
+        ignore `out`.
         """
         self.check_stored_size(len(data))
         steps = self._steps
