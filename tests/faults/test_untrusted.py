@@ -66,7 +66,7 @@ class TestLocalSets:
     def test_untrusted_local_reference_sets_cannot_reference_files_outside_their_folder(
         self, folder, url
     ):
-        with pytest.raises(RefusedError, match="outside the location of the set"):
+        with pytest.raises(RefusedError, match="outside the allowed locations"):
             values(reference_set(folder, url.format(folder)))
 
     @pytest.mark.parametrize("url", ["https://example.org/x", "s3://b/x", "memory://x", "a::b"])
@@ -84,7 +84,7 @@ class TestLocalSets:
         self, folder, monkeypatch
     ):
         monkeypatch.chdir(folder)
-        with pytest.raises(RefusedError, match="outside the location of the set"):
+        with pytest.raises(RefusedError, match="outside the allowed locations"):
             values(MEMBERS | {"v/0": ["data.bin", 0, 16]})
 
 

@@ -337,7 +337,7 @@ def test_shards_are_preserved_when_rewriting_opened_dataset(path, tmp_path):
         ({"serializer": ShardingCodec(chunk_shape=(1, 3))}, "In encoding, set shards"),
         (
             {"filters": [TransposeCodec(order=(0, 2, 1))]},
-            "transpose is not a permutation of the axes",
+            "transpose codec is not a permutation of the axes",
         ),
     ],
 )

@@ -268,8 +268,8 @@ def check_codecs(
         axes = list(range(rank))
         if codec["id"] == "transpose" and sorted(codec["order"]) != axes:
             raise UnsupportedError(
-                f"the order {codec['order']} of codec transpose is not a permutation of the axes "
-                f"{axes}"
+                f"the order {codec['order']} of the transpose codec is not a permutation of the "
+                f"axes {axes}"
             )
 
 

@@ -101,7 +101,7 @@ class ReferenceTrust(Trust):
             + (
                 "whose protocol is not allowed"
                 if self.origin is None
-                else "which is outside the location of the set"
+                else "which is outside the allowed locations"
             ),
             remedy=self.remedy(location),
         )

@@ -212,7 +212,8 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
     if name is not None and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
             f"the URL fragment contains the key {name!r}, which applies only to S3 URLs",
-            remedy="Leave out the key. For a chained URL, pass the profile as a storage option",
+            remedy="Remove this key from the fragment. For a chained URL, pass the name of the "
+            "profile as a storage option instead",
             store=mask(place.url),
         )
     return {} if name is None else {"profile": options[name]}
@@ -275,8 +276,8 @@ def _locate_zarr_store(store: Any, path: str) -> Location:
 def _locate_zarr_dict(objects: dict[str, Any]) -> Location:
     """Return the location of a dict that zarr-python filled with its own ``Buffer`` objects.
 
-    Writing through zarr-python keeps all values of that type, because zarr-python cannot read
-    bytes from a dict.
+    Writes go through zarr-python so that every value remains a ``Buffer``: zarr-python cannot read
+    plain bytes from a dict.
     """
     from zarr.storage import MemoryStore
 

@@ -168,7 +168,8 @@ def check_within_array(node: ArrayNode, region: Region) -> None:
     if any(piece.stop > size for piece, size in zip(region, node.shape, strict=False)):
         raise ConflictError(
             f"the new values extend beyond the end of the array, which has shape {node.shape}",
-            remedy="Write the whole variable first with mode='a'",
+            remedy="To enlarge the array, first write the whole variable with mode='a', and then "
+            "repeat this write",
         )
 
 
