@@ -9,6 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "xr_nczarr"
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
+INTERNAL = {"NoEquivalentError"}  # its message becomes part of another error or of a log message
 HEAD = """# Error messages
 
 This page, generated from the code of the package, lists all error messages. Braces mark values
@@ -48,6 +49,7 @@ def is_error(node: ast.AST) -> bool:
         and isinstance(node.func, ast.Name)
         and node.func.id.endswith("Error")
         and not node.func.id.startswith("_")
+        and node.func.id not in INTERNAL
         and bool(node.args)
     )
 
