@@ -72,7 +72,7 @@ def test_dask_workers_report_progress_to_client(workers):
     ],
     ids=["copy as bytes", "copy in other chunks", "verify"],
 )
-def test_progress_reaches_100_percent_for_each_function(operation, store, tmp_path, capsys):
+def test_progress_of_copy_and_verify_reaches_100_percent(operation, store, tmp_path, capsys):
     operation(store, tmp_path)
     assert "100%" in capsys.readouterr().err
 

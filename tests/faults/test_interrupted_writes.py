@@ -316,7 +316,7 @@ def test_concurrent_object_store_writers_are_rejected(s3_server, scheme, mode, t
     to_nczarr(values(9, 12), target, append_dim="t", **options)
 
 
-def test_killed_append_to_object_store_can_be_continued(s3_server):
+def test_killed_append_to_object_store_can_be_resumed(s3_server):
     target = f"s3://{s3_server.bucket}/killed"
     options = {"storage_options": s3_server.storage_options}
     to_nczarr(values(0, 6), target, encoding=ENCODING, **options)

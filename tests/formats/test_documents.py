@@ -115,7 +115,7 @@ def test_invalid_json_error_includes_key(data, problem):
     assert raised.value.key == "v/.zattrs"
 
 
-def test_maximum_nesting_and_surrogate_pairs_are_parsed():
+def test_documents_with_maximum_nesting_depth_or_surrogate_pairs_are_parsed():
     assert Document("k", b"[" * 64 + b"]" * 64).value
     assert Document("k", b'"\\ud83d\\ude00"').value == "😀"
 
@@ -131,7 +131,7 @@ def test_metadata_size_is_checked_before_parsing():
     assert Document("k", b"[]" + b" " * 9, limits=limits, consolidated=True).value == []
 
 
-def test_attributes_that_are_not_json_object_are_rejected():
+def test_attributes_that_are_not_a_json_object_are_rejected():
     document = Document("zarr.json", b'{"attributes": [1]}')
     with pytest.raises(MetadataError, match=r"zarr\.json, attributes: invalid value \[1\]"):
         document.attributes("attributes")

@@ -358,7 +358,7 @@ def array(dtype, fill="null", shape="[2]"):
     ).encode()
 
 
-def test_dump_prints_or_reports_values_without_netcdf_type():
+def test_dump_prints_values_without_netcdf_type_or_reports_them_as_unsupported():
     store = {
         ".zgroup": b'{"zarr_format": 2}',
         "flag/.zarray": array("|b1"),

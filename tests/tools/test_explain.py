@@ -69,7 +69,7 @@ def stored(zarr_format=2, **encoding):
     [{}, {"x": slice(5, 25)}, {"y": 3}, {"y": 3, "x": [1, 45]}, {"y": slice(None, None, -7)}],
 )
 @pytest.mark.parametrize("compressor", [None, "zlib"])
-def test_explain_predicts_requests_and_bytes_of_read(selection, compressor):
+def test_explain_predicts_number_of_requests_and_bytes_read(selection, compressor):
     import numcodecs
 
     store = stored(compressor=numcodecs.Zlib() if compressor else None)

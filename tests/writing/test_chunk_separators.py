@@ -25,7 +25,9 @@ def _undeclared_nested(path, values, **encoding):
 # A chunk written with the separator "." hid all old chunks.
 @pytest.mark.parametrize("first", [0, 8], ids=["complete", "without first and last chunk"])
 @pytest.mark.parametrize("change", ["append", "region"])
-def test_writing_to_array_with_undeclared_nested_keys_keeps_stored_values(tmp_path, first, change):
+def test_writing_to_array_with_undeclared_slash_separator_preserves_stored_values(
+    tmp_path, first, change
+):
     values = np.where(np.arange(40) < first, np.nan, np.arange(40.0)).reshape(10, 4)
     values[8:] = np.nan if first else values[8:]
     _undeclared_nested(tmp_path / "s", values)
