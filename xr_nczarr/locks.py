@@ -1,7 +1,7 @@
-"""Define thread locks and thread limits that are safe to use after a fork.
+"""Define thread locks and concurrency limits that remain usable after a fork.
 
-After a fork, all locks in the child are released and all limits are reset, because the threads that
-held them exist only in the parent.
+In the child, all locks are released and all limits are reset, because the threads that had acquired
+them exist only in the parent.
 """
 
 from __future__ import annotations

@@ -35,7 +35,10 @@ class ChunkObjects:
         self.keys = node.key_notations
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield the parts in lists of `size` parts. Each part is in a different stored object."""
+        """Yield the parts in lists of up to `size`.
+
+        No parts need to be kept together, because every chunk is a separate object.
+        """
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):
             yield batch

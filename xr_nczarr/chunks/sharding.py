@@ -268,7 +268,10 @@ class _OpenOnceReader:
     fetch_indices = fetch_ranges
 
     def check_missing(self, key: str) -> None:
-        """Do nothing, because shard indices are read from open objects and are never outdated."""
+        """Do nothing, because shard indices cannot become stale.
+
+        They are read from objects that stay open.
+        """
 
 
 class _VersionedReader:

@@ -74,7 +74,7 @@ def _stream(
     magic: bytes | None,
     max_piece: int = sys.maxsize,
 ) -> Step:
-    """Build the `Step` for a compressor of the standard library, with a limit on decoded data.
+    """Build the `Step` for a standard-library compressor, limiting the size of the decoded data.
 
     Parameters
     ----------
@@ -84,8 +84,8 @@ def _stream(
         Signature at the start of each compressed stream, if a chunk can consist of several streams
         (as in gzip). None if only the first stream is decoded.
     max_piece
-        Maximum number of bytes that one call decompresses. It may be passed only for decompressors
-        that have an `unconsumed_tail` attribute.
+        Maximum number of bytes that one call to the decompressor may return. Only supported for
+        decompressors that have an `unconsumed_tail` attribute.
     """
 
     def pieces(data: Buffer) -> Iterator[bytes]:

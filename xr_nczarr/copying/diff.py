@@ -295,7 +295,7 @@ def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
 def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the absolute differences between two arrays of numbers.
 
-    The differences are exact if both arrays contain signed integers, or both unsigned integers.
+    The differences are exact if the arrays are both signed or both unsigned integers.
     """
     if first.dtype.kind == second.dtype.kind != "f":
         ordered = np.maximum(first, second), np.minimum(first, second)

@@ -1,4 +1,7 @@
-"""Open the source of an exact copy: a store, a netCDF file, or any file that xarray opens."""
+"""Open the source of an exact copy.
+
+The source is a store, a netCDF file, or any other file that xarray can open.
+"""
 
 from __future__ import annotations
 

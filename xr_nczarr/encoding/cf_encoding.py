@@ -194,8 +194,8 @@ def is_time(variable: Variable) -> bool:
 def _check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if the new values and the stored values are of different kinds.
 
-    Numbers, times and strings are different kinds. Numbers may nevertheless be added to stored
-    times, because such numbers are assumed to be times that have not been decoded.
+    Numbers, times and strings are different kinds. Numbers may nevertheless be appended to stored
+    times or overwrite them, because such numbers are assumed to be undecoded times.
     """
     units = stored.encoding.get("units")
     new_kind, stored_kind = (

@@ -230,9 +230,9 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout that a node's annotations use.
 
-    `vintage` is the newest layout that uses the location of the node's annotations. This location
-    can be ambiguous: netCDF-C's newest release and its development branch use the same location,
-    but store attribute types under different names.
+    `vintage` is the newest layout that stores annotations where this node does. The location alone
+    may not identify the layout: netCDF-C's newest release and its development branch use the same
+    location, but store attribute types under different names.
     """
     preview = BY_DIALECT["nczarr-preview"]
     if vintage.holder == "attributes" and preview.types in node.attributes:

@@ -168,7 +168,7 @@ class Group:
 
     @property
     def defects(self) -> list[str]:
-        """All defects of this group: its error, its reports and its warnings."""
+        """All problems found in this group: its error (if any), its reports and its warnings."""
         error = [] if self.error is None else [str(self.error)]
         return [*error, *self.reports, *self.warnings]
 

@@ -262,7 +262,10 @@ class _Interpreter:
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
-        """Return whether netCDF-C wrote the store in plain Zarr, so that netCDF's types apply."""
+        """Return whether netCDF-C wrote the store as plain Zarr.
+
+        In that case, netCDF's types apply.
+        """
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.get(PROVENANCE) if root is not None else None
         return (

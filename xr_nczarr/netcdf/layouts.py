@@ -56,7 +56,9 @@ class Layout:
 
     @property
     def vintages(self) -> tuple[Vintage, ...]:
-        """The NCZarr layouts to write: none in plain Zarr, two for ``"universal"``, else one.
+        """The NCZarr layouts to write.
+
+        There are none for plain Zarr, two for ``"universal"``, and one for other dialects.
 
         Raises
         ------

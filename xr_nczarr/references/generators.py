@@ -196,11 +196,13 @@ class Generator(PickledByFields):
         return (pattern, numbers) if names == self.dimensions.keys() else None
 
     def _index_number(self, part: Expression) -> _IndexNumber | None:
-        """Return a number in the chunk index as a linear function of one dimension.
+        """Return one component of the chunk index as a linear function of one dimension.
 
-        `part` is the expression for this number in the key template. Return None if the number is
-        not a linear function of exactly one dimension with distinct integer values, or if it can be
-        negative or exceed the largest chunk index.
+        `part` is the expression for this component in the key template. Return None in these cases:
+
+        - The component is not a linear function of exactly one dimension.
+        - The values of that dimension are not distinct integers.
+        - The component can be negative or exceed the largest chunk index.
         """
         names = dimensions_in(part)
         if len(names) != 1 or not names <= self._integers.keys():
@@ -215,8 +217,8 @@ class Generator(PickledByFields):
     def _integers(self) -> dict[str, tuple[Collection[int], tuple[int, int]]]:
         """The dimensions whose values are distinct integers.
 
-        Each dimension name maps to a tuple of two elements: the values, and a tuple of the smallest
-        and the largest value, in either order.
+        Each dimension name maps to ``(values, bounds)``. `bounds` holds the minimum and maximum of
+        the values, not necessarily in that order.
         """
         integers: dict[str, tuple[Collection[int], tuple[int, int]]] = {}
         for name, domain in self.dimensions.items():

@@ -125,9 +125,11 @@ def connection(
 class _ObstoreConnection(Connection):
     """A connection that uses obstore if possible and fsspec otherwise.
 
-    In a forked process, fsspec is used because obstore would hang. `arguments` are not pickled. If
-    they are None, the first call of `client` chooses the library. Unpickling itself must not raise
-    an error, because that would stop a dask worker and make the computation hang.
+    In a forked process, fsspec is used because obstore would hang.
+
+    `arguments` are not pickled, so they are None in an unpickled connection. The library is then
+    chosen on the first call to `client`, not during unpickling: an exception raised while
+    unpickling would stop a dask worker and make the computation hang.
     """
 
     def __init__(

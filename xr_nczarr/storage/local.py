@@ -273,9 +273,9 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Hold the write lock of an object, excluding all other threads and processes.
+        """Hold the writer lock of an object, excluding all other threads and processes.
 
-        If `key` is empty, hold the writer lock of the whole store.
+        If `key` is empty, lock the whole store against other writers.
         """
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:

@@ -145,8 +145,8 @@ class ObstoreClient(RemoteClient):
     ) -> Iterator[Versioned | None]:
         """Yield the response to each request, or None for a missing object.
 
-        While the caller processes a response, threads make the next requests in advance. To limit
-        memory use, fewer requests are made in advance if the objects are large.
+        While the caller processes a response, threads prefetch the next ones. To limit memory use,
+        fewer responses are prefetched if the objects are large.
         """
         for request in requests:
             check_key(request.key, self.name)

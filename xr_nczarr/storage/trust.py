@@ -45,7 +45,10 @@ class ConfinedTrust(Trust):
 
     @classmethod
     def below(cls, url: str) -> ConfinedTrust:
-        """Return the rules for the store at a URL, which may be chained."""
+        """Return the rules that confine a store to locations below `url`.
+
+        If `url` is chained, the store is confined to locations below the last URL of the chain.
+        """
         return cls(url.partition("?")[0].rstrip("/").rpartition("::")[2])
 
     def check_redirect(self, url: str, target: str) -> None:

@@ -114,7 +114,7 @@ class ZarrPythonClient(RemoteClient):
     def probe(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Bytes | None]:
         """Yield the bytes for each request, or None for a missing object.
 
-        Unlike other clients, this client raises an AccessDeniedError instead of yielding it.
+        Other clients yield an AccessDeniedError in place of the bytes, but this client raises it.
         """
         return (response and response.data for response in self.fetch(requests, expected))
 

@@ -1,4 +1,4 @@
-"""Predict the requests of a read by running the read on a store that only records requests."""
+"""Predict which requests a read will send, by running it against a store that only records them."""
 
 from __future__ import annotations
 

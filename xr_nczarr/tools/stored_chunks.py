@@ -68,7 +68,7 @@ class StoredChunks:
 
 
 class StoreContents(NamedTuple):
-    """The stored objects of a store.
+    """The objects in a store.
 
     Attributes
     ----------
