@@ -58,7 +58,7 @@ class Layout:
     def vintages(self) -> tuple[Vintage, ...]:
         """The NCZarr layouts to write.
 
-        There are none for plain Zarr, two for ``"universal"``, and one for other dialects.
+        Plain Zarr has none, the dialect ``"universal"`` has two, and every other dialect has one.
 
         Raises
         ------
