@@ -337,8 +337,8 @@ def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
     """Yield a finding for each object that should not be in the store, such as a leftover lock.
 
-    `keys` contains the keys of all objects that are not chunks. Metadata documents
-    are skipped, as are objects in a group or array that cannot be read.
+    `keys` contains the keys of all objects that are not chunks. Metadata documents are skipped, as
+    are objects in a group or array that cannot be read.
     """
     zarr, nodes = opened.hierarchy.zarr, opened.hierarchy.nodes
     documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
