@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 INTERNAL = {"NoEquivalentError"}  # its message becomes part of another error or of a log message
 HEAD = """# Error messages
 
-This page, generated from the code of the package, lists all error messages. Braces mark values
-inserted into a message. For the exception classes, see [](errors.md).
+This page, generated from the code of the package, lists all error messages, except those taken
+entirely from another error. Braces mark values inserted into a message. For the exception classes,
+see [](errors.md).
 """
 
 
@@ -122,8 +124,9 @@ def inserted(node: ast.expr) -> str:
 def page() -> str:
     """Return the page, with a table for each layer."""
     rows: dict[str, set[tuple[str, str, str]]] = {}
-    for layer, *row in messages():
-        rows.setdefault(layer, set()).add((row[0], row[1], row[2]))
+    for layer, name, problem, remedy in messages():
+        if remedy or not re.fullmatch(r"\{\w+\}", problem):
+            rows.setdefault(layer, set()).add((name, problem, remedy))
     parts = [HEAD]
     for layer, items in rows.items():
         parts.append(f"\n## {layer}\n\n| Class | Message | What to do |\n| --- | --- | --- |\n")

@@ -166,7 +166,7 @@ def test_time_coordinate_with_missing_chunk_gets_no_index(number, store, served)
     assert dataset.time.attrs["units"].startswith("hours since 2000-01-01")
     np.testing.assert_array_equal(dataset.t, np.arange(48.0).reshape(24, 2))
     with pytest.raises(
-        MetadataError, match=f"time/{number}: the chunk is missing.*Rewrite the chunk"
+        MetadataError, match=f"time/{number}: the chunk is missing.*Write the missing chunk"
     ):
         xr.open_dataset(target, engine="nczarr", on_unsupported="raise", **options)
 

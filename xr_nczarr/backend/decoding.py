@@ -285,7 +285,7 @@ def decoding_error(
         problem = MetadataError(
             "the chunk is missing, and xarray cannot decode the fill value that replaces it "
             f"({reason})",
-            remedy="Rewrite the chunk, or exclude the variable with drop_variables",
+            remedy="Write the missing chunk, or exclude the variable with drop_variables",
             key=missing.key,
         )
     problem.__cause__ = error

@@ -174,7 +174,7 @@ def _flatten(items: Json) -> list[Json]:
         for row in rows:
             if type(length) is not int or not isinstance(row, list) or len(row) != length:
                 raise ChunkError(
-                    f"the decoded lists do not have the declared shape {quote(shape)}",
+                    f"the nested lists in the data do not have the declared shape {quote(shape)}",
                     remedy=DAMAGED,
                 )
         rows = [item for row in rows for item in row]

@@ -51,7 +51,7 @@ class HierarchyOptions:
     Attributes
     ----------
     zarr_format
-        A key of `FORMATS`. None detects the version.
+        A key of `FORMATS`, or None to detect the version.
     consolidated
         True reads only the consolidated metadata, and False only the metadata of each node. None
         reads the consolidated metadata if it exists, and otherwise the metadata of each node.
@@ -70,9 +70,9 @@ class HierarchyOptions:
         Whether to read the sidecars of every node. If False, those of a group are read only if
         there is no other way to find its children.
     consolidated_first
-        Whether the first batch may be limited to consolidated metadata and the journal. This is
-        done only if the stores most recently opened in the same folder had consolidated metadata.
-        If this store does not have it, one more batch is needed.
+        Whether the first batch of requests may be limited to consolidated metadata and the journal.
+        This is done only if the stores most recently opened in the same folder had consolidated
+        metadata. If this store does not have it, one more batch of requests is needed.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
     limits
@@ -474,8 +474,8 @@ class _Search:
         is_empty = not self.store.remote and not any(self.store.list_names(""))
         return NotFoundError(
             f"no Zarr metadata found ({'the store is empty' if is_empty else keys})",
-            remedy="Check the path. To open a group, pass the path of the store, and the path of "
-            "the group as group=",
+            remedy="Check the path. To open a group, pass the store's path, and the group's path "
+            "as group=",
         )
 
     def _not_consolidated(self, candidates: Sequence[Format]) -> NotFoundError:
@@ -489,7 +489,7 @@ class _Search:
 def _backslash_node(path: str) -> BrokenNode:
     """Return a broken node for a path that contains a backslash.
 
-    Such paths are rejected, because a backslash separates folders on some systems.
+    Such paths are rejected, because the backslash is a path separator on some systems.
     """
     error = RefusedError(
         f"the path {quote(repr(path))} contains a backslash",

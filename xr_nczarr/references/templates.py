@@ -202,10 +202,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile the template `name` as an expression to be inlined in another template.
+        """Compile the template `name` so that it can be inlined in a template that refers to it.
 
-        The other template contains the name alone, or a call with `arguments`. `scope` is the scope
-        in which the name or the call occurs.
+        The reference is either the bare name or a call with `arguments`. `scope` is the scope in
+        which the reference occurs.
         """
         if name not in self._texts:
             raise ReferenceSetError(
@@ -282,7 +282,7 @@ def _unpacks(node: Any) -> bool:
 
 def _refused(node: Any) -> RefusedError:
     return RefusedError(
-        f"a template contains the syntax element {quote(type(node).__name__)}, but only names and "
+        f"a template contains a jinja2 {quote(type(node).__name__)} node, but only names and "
         "arithmetic are allowed",
         remedy='If you trust the set, open it with templates="jinja2"',
     )

@@ -84,7 +84,7 @@ def redirect_error(url: str, target: str, reason: str) -> RefusedError:
     """Return the error for a forbidden redirect from `url` to `target`."""
     return RefusedError(
         f"{quote(mask(url))} redirects to {quote(mask(target))}, which is {reason}",
-        remedy="If you trust the URL to which it redirects, open that URL instead",
+        remedy="If you trust the redirect target, open it directly",
     )
 
 

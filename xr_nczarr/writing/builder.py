@@ -91,7 +91,7 @@ class Tree:
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
                 f"group {path} has {count} variables and {len(attributes)} attributes; a Zarr "
-                "version 1 store can contain only one array",
+                "version 1 store can contain only one array, and no groups or group attributes",
                 remedy="Write each variable, as xr.Dataset({name: ds[name].variable}), to a "
                 "separate store named after the variable. Then open the directory that contains "
                 "these stores as one dataset",

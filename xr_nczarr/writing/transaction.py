@@ -409,8 +409,8 @@ def _lock_error(store: Store) -> ConflictError:
     return ConflictError(
         "another write to this store is in progress, or was interrupted",
         remedy="Wait until that write is complete. If it was interrupted, rerun it unchanged. If "
-        f"neither is possible, remove the writer lock, {WRITER_LOCK}, or call to_nczarr with "
-        "overwrite=True, which first restores the metadata",
+        f"you can do neither, remove the writer lock, {WRITER_LOCK}, or call to_nczarr with "
+        "overwrite=True, which first rolls back an incomplete metadata update",
         store=store.name,
         key=WRITER_LOCK,
     )
