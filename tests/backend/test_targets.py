@@ -288,7 +288,7 @@ def test_missing_group_error_lists_existing_groups(groups, tmp_path):
         read(tmp_path / "flat", group="d")
 
 
-def test_writing_references_from_source_with_group_is_rejected(groups, tmp_path):
+def test_writing_references_rejects_source_url_with_group(groups, tmp_path):
     options = {"storage_options": {"fo": groups}}
     with pytest.raises(UnsupportedError, match="the source must be a store, not the group 'sub'"):
         xr_nczarr.references.write("reference://sub", tmp_path / "out", **options)

@@ -87,7 +87,7 @@ def test_blosc_parameters_stored_as_strings_by_netcdf_c_become_integers():
     assert parsed(compressor=document).codecs[0].configuration == configuration
 
 
-def test_string_parameters_are_kept_for_codecs_netcdf_c_does_not_write():
+def test_string_parameters_are_kept_for_codecs_not_written_by_netcdf_c():
     document = {"id": "custom", "name": "4"}
     assert parsed(filters=[document]).codecs[0].configuration == {"name": "4"}
 
@@ -567,7 +567,7 @@ def test_base64_fill_values_of_variable_length_bytes_are_decoded():
 MARK = {"zarr_consolidated_format": 1}
 
 
-def test_expanded_consolidated_metadata_preserves_order_and_json_text():
+def test_splitting_consolidated_metadata_preserves_member_order_and_json_text():
     text = (
         b'{"zarr_consolidated_format": 1, "metadata": {"b/.zattrs": {"a": 001}, '
         b'".zgroup": {"zarr_format": 2}, "b/.other": {}, "c/.zgroup": "{\\"zarr_format\\": 2}"}}'
@@ -612,7 +612,7 @@ def test_consolidated_metadata_preserves_json_text():
         v2.render_consolidated({".zattrs": b"{"})
 
 
-def test_zarr_python_reads_rendered_consolidated_metadata(tmp_path):
+def test_zarr_python_reads_serialized_consolidated_metadata(tmp_path):
     group = zarr.create_group(tmp_path, zarr_format=2, attributes={"a": 1})
     group.create_array("v", shape=(2,), dtype="i4")
     held = {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob(".z*")}

@@ -196,7 +196,7 @@ def test_attributes_are_encoded_as_shortest_json_that_round_trips(value, expecte
     assert type(result[0]) is type(expected[0])
 
 
-def test_untyped_encoding_leaves_booleans_and_non_finite_numbers_unchanged():
+def test_encoding_attributes_without_types_leaves_booleans_and_non_finite_numbers_unchanged():
     assert encode_attribute([True, False], typed=False)[0] == [True, False]
     assert encode_attribute(-math.inf, typed=False)[0] == -math.inf
 
@@ -225,7 +225,7 @@ def test_values_without_netcdf_type_are_rejected(value):
         object, hnp.array_shapes(min_side=0), elements=texts.map(lambda s: s.replace("\0", ""))
     )
 )
-def test_strings_round_trip_with_measured_width(strings):
+def test_strings_round_trip_with_width_of_longest_value(strings):
     width = measured_width(strings)
     assert decode_strings(encode_strings(strings, width)).tolist() == strings.tolist()
 

@@ -206,7 +206,7 @@ def test_fixed_width_bytes_are_interpreted_as_text_except_in_plain_zarr(type_nam
     assert only(interpret(hierarchy(group(), plain))).kind == "other"
 
 
-def test_v3_raw_bytes_with_string_alias_are_strings():
+def test_v3_raw_bytes_with_type_alias_string_are_read_as_strings():
     node = array("/v", (2,), "r40", references("/x", type_alias="string"), dtype=np.dtype("V5"))
     variable = only(interpret(hierarchy(root({"x": 2}), node, zarr_format="3")))
     assert (variable.kind, variable.node.dtype) == ("string", np.dtype("S5"))
@@ -321,7 +321,7 @@ def test_array_is_padded_or_truncated_to_size_of_unlimited_dimension(size, word)
 
 # Regression D21
 @pytest.mark.parametrize("size", [1, 3])
-def test_only_variable_that_contradicts_fixed_dimension_is_marked_broken(size):
+def test_variable_that_contradicts_fixed_dimension_is_the_only_one_marked_broken(size):
     bad, good = (
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )

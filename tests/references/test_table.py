@@ -206,7 +206,7 @@ def test_whitespace_in_strings_of_indented_document_is_preserved():
         assert dict(references.items()) == one_by_one(refs)
 
 
-def test_invalid_indented_document_error_includes_line_number():
+def test_error_in_indented_document_includes_line_number():
     lines = json.dumps(SETS["one dimension"], indent=1).splitlines()
     lines[12_002] = lines[12_002].rstrip(",")
     with pytest.raises(ReferenceSetError, match="line 12004"):

@@ -480,7 +480,7 @@ def test_failed_conditional_write_is_not_retried_unconditionally(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [405, 501])
-def test_object_is_created_on_server_without_conditional_writes(
+def test_object_is_created_if_server_lacks_conditional_writes(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}

@@ -251,7 +251,7 @@ def test_fetch_into_fills_buffer_of_matching_size(
 
 
 @pytest.mark.parametrize("preadv", PREADV)
-def test_fetch_ranges_into_fills_given_buffers(
+def test_fetch_ranges_into_writes_to_given_buffers(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", preadv)
