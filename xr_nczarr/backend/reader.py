@@ -272,9 +272,9 @@ class StoredGroup:
 
 
 def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
-    """Return a view of a remote store that prefetches the small coordinates of groups.
+    """Return a view of a remote store that fetches the small coordinates of `groups` together.
 
-    As soon as one of these coordinates is needed, the chunks of all of them are fetched
+    When any of these dimension coordinates is first read, the chunks of all of them are fetched
     concurrently. A local store is returned unchanged.
     """
     if not opened.store.remote:

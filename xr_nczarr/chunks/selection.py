@@ -155,7 +155,7 @@ class Selection(NamedTuple):
         return ReadRequest(selection, True, axes)
 
     def arranged(self, values: npt.NDArray[Any], request: ReadRequest) -> npt.NDArray[Any]:
-        """Rearrange values to the shape of the selection.
+        """Rearrange values into the shape of the selection.
 
         `values` is the result of a read with the arguments in `request`.
         """

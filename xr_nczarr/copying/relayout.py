@@ -104,11 +104,15 @@ def _strings(variable: Variable, data: Any, layout: Layout, default_width: Any) 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
-    - In plain Zarr versions with an optional ``fill_value``, readers treat it as ``_FillValue``.
-      NaN is kept, because it masks only NaN. All other fill values are left out. If all values are
-      stored (`complete`), NaN is left out too.
-    - In NCZarr, a number is replaced with netCDF's default fill value, which never masks data.
+    The source's fill value is kept if the Zarr version requires one, if the source has a
+    ``_FillValue`` attribute, or if its dtype is not in `_MASKED`. Otherwise:
+
     - Zero is left out, because missing chunks of an array without a fill value are read as zeros.
+    - In plain Zarr, readers treat the ``fill_value`` as ``_FillValue``. NaN is kept, because it
+      masks only NaN, but is left out if all values are stored (`complete`). All other fill values
+      are left out.
+    - In NCZarr, NaN is kept. Any other number is replaced with netCDF's default fill value, which
+      never masks data.
     """
     assert variable.node is not None
     fill, dtype = variable.node.fill_value, variable.node.dtype
@@ -130,7 +134,7 @@ def _encode_with_xarray(
     encoding: Mapping[str, Any],
     explicit: bool,
 ) -> EncodedVariable:
-    """Encode booleans, times and bytes as `to_netcdf` does, because netCDF has no such types."""
+    """Encode booleans, times and bytes as `to_netcdf` does; netCDF has no types for them."""
     if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
         # pandas does not support multiples of a unit.
         data = data.astype(f"{data.dtype.kind}8[{unit[0]}]")

@@ -382,8 +382,8 @@ def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str
     """Return the first element of `times` that cannot be encoded in `units`.
 
     `times` must contain such an element. xarray encodes all times in the same units, so a single
-    misfit prevents all times from being decoded correctly. The first misfit is therefore found by
-    bisection.
+    time that does not fit prevents all of them from being decoded correctly. Comparing all times at
+    once therefore does not reveal which one it is. Instead, the first one is found by bisection.
     """
     times = times.ravel()
     while times.size > 1:

@@ -82,11 +82,11 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether it is sufficient to check the lowest and the highest number.
+    """Return whether checking only the minimum and maximum detects every unrepresentable number.
 
-    It is not sufficient in two cases. If integers are packed as floats, a number between
-    the two may be off by more than one packing step. If `dtype` is bool, 0 and 1 can be
-    represented, but the numbers between them cannot.
+    It does not in two cases. If integers are packed as floats, a number between the two may be off
+    by more than one packing step. If `dtype` is bool, 0 and 1 can be represented, but the numbers
+    between them cannot.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
@@ -240,7 +240,10 @@ def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.
 
 
 def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Apply the ``_Unsigned`` key to the dtype and the missing values, and remove the key."""
+    """Apply the ``_Unsigned`` key to the dtype and the missing-value keys, then remove the key.
+
+    The missing-value keys are ``_FillValue`` and ``missing_value``.
+    """
     target = _dtype_by_unsigned(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
     for key in ("_FillValue", "missing_value") if target != dtype else ():

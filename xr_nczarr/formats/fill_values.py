@@ -145,7 +145,7 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
 
 
 def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all strings in an array, including those in fields, are valid Unicode.
+    """Return whether all strings in an array, also in structured fields, are valid Unicode.
 
     Invalid strings must be rejected, because NumPy crashes when it hashes them.
     """

@@ -1,9 +1,9 @@
-"""Define the write journal, which records the earlier content of documents that a write changes.
+"""Define the write journal, which records the previous content of documents that a write changes.
 
 The journal is one object at the root of a store. It is written before the first document changes,
-and removed after the last document has changed. While the journal exists, readers use the earlier
-documents, unless all documents have already changed. The next writer restores the earlier
-documents. Other programs ignore the journal.
+and removed after the last document has changed. While the journal exists, readers use the previous
+content, unless all documents have already changed. The next writer restores the previous content.
+Other programs ignore the journal.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _Data = bytes | bytearray | memoryview | None
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The earlier content of the documents (and sometimes chunks) that one write changes.
+    """The previous content of the documents (and sometimes chunks) that one write changes.
 
     Attributes
     ----------
     documents
-        One (key, earlier content, digest of the new content) tuple for each object, in write order.
-        The earlier content is a str that represents the bytes in Latin-1, or None for a new object.
-        The digest is empty for an object to remove.
+        One (key, previous content, digest of the new content) tuple for each object, in write
+        order. The previous content is a str that represents the bytes in Latin-1, or None for a new
+        object. The digest is empty for an object to remove.
     appended
         The region that the write appends to each array, as a mapping of array paths to lists of
         [start, stop] pairs, one per dimension. The stop is exclusive.
@@ -73,7 +73,7 @@ class Journal:
         return [key for key, _, _ in self.documents]
 
     def contents_to_restore(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
-        """Return a dict mapping keys to earlier content, or None if the change is already complete.
+        """Return a dict mapping keys to previous content, or None if the change is complete.
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
         None stands for an object that did not exist. If another program has changed any of the

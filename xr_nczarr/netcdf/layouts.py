@@ -35,11 +35,11 @@ class Layout:
         - ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr v3, that of Appendix E in the
           NCZarr specification.
         - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
-        - ``"universal"`` adds objects for older releases, so that zarr-python and netCDF-C 4.9.0 or
-          later can open the store. Only Zarr v2 supports this dialect. Characters are written with
-          a type that zarr-python supports, but that netCDF-C reads as strings. netCDF-C 4.9.0
-          cannot open such a store if it contains characters, strings, or an attribute that is a
-          list of strings.
+        - ``"universal"`` adds objects for netCDF-C 4.9.2 and older to the newest layout. Both
+          zarr-python and netCDF-C 4.9.0 or later can open the store, with one exception: netCDF-C
+          4.9.0 cannot open it if it contains characters, strings, or an attribute that is a list of
+          strings. Characters are written with a type that zarr-python supports, but that netCDF-C
+          reads as strings. Only Zarr v2 supports this dialect.
         - Other names, such as ``"nczarr-4.8.1"``, are the layouts of earlier releases in Zarr v2.
           Layouts older than 4.9.3 do not support unlimited dimensions.
     array_dimensions

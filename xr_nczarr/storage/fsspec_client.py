@@ -159,11 +159,11 @@ class FsspecClient(FsspecReader):
 def _unpickled(
     filesystem: Any, root: str, rebuild: Callable[..., FsspecClient], process: int | None
 ) -> Connection:
-    """Return an unpickled client, created by calling ``rebuild(filesystem, root)``.
+    """Return the client rebuilt by ``rebuild(filesystem, root)``, or an `UnreachableConnection`.
 
     `process` is the id of the process that pickled the client, or None if the filesystem is not
-    ``memory://``. The files of a ``memory://`` filesystem exist only in that process. In any other
-    process, return an `UnreachableConnection` instead of a client.
+    ``memory://``. The files of a ``memory://`` filesystem exist only in that process, so any other
+    process gets an `UnreachableConnection`.
     """
     client = rebuild(filesystem, root)
     return client if process in (None, os.getpid()) else UnreachableConnection(client.name)

@@ -87,7 +87,7 @@ class MemoryStore(Store):
         UnsupportedError
             If the mapping is immutable.
         StorageError
-            If the mapping is a copy of a dict in another process.
+            If the mapping is a pickled copy of a dict that lives in another process.
         """
         self._mutable_mapping()
 

@@ -147,7 +147,7 @@ class RemoteClient(Connection):
     supports_suffixes: bool = True
 
     def client(self) -> RemoteClient:
-        """Return this client, or raise an error if it does not work in this process."""
+        """Return this client, or raise an error if it cannot be used in this process."""
         return self
 
     @abstractmethod

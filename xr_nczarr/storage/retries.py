@@ -145,7 +145,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def remedy_of(error: BaseException) -> str:
-    """Return advice to the user about a transient failure that persists after all retries."""
+    """Return the remedy for a transient error that persists after all retries."""
     from socket import gaierror
     from ssl import SSLCertVerificationError
 

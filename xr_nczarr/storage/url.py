@@ -62,7 +62,7 @@ def is_rooted(path: str) -> bool:
 def is_filesystem(value: object) -> bool:
     """Return whether a value is an fsspec filesystem.
 
-    For None, fsspec is not imported, because the import takes time.
+    None is handled without importing fsspec, which is slow to import.
     """
     if value is None:
         return False

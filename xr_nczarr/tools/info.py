@@ -38,16 +38,15 @@ class StoreInfo(Result):
     consolidated
         Whether consolidated metadata was read instead of the individual metadata documents.
     dialect
-        Name of the layout of the NCZarr metadata, or ``"zarr"`` if the store has no NCZarr
-        metadata.
+        The dialect of the NCZarr metadata, or ``"zarr"`` for plain Zarr.
     root
         The group that was requested, or the root group.
     layout
-        The netCDF-C releases that write NCZarr metadata in this store's layout. Empty for plain
-        Zarr.
+        The netCDF-C releases that write this dialect or, if the store was written as
+        ``"universal"``, those that can read it. Empty for plain Zarr.
     stored_chunks
-        Mapping from the path of each variable to its stored chunks. None if counting was not
-        requested, and empty if the chunks could not be counted.
+        Stored chunks of each variable, keyed by its path. None if counting was not requested, and
+        empty if the chunks could not be counted.
     unlisted
         The reason why the stored chunks could not be counted. Empty if they were counted, or if
         counting was not requested.

@@ -58,10 +58,10 @@ def verify(
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
     chunk is an error in a coordinate variable, and a warning in any other variable.
 
-    A coordinate that lacks exactly one value also causes only a warning, because writers omit
-    chunks that contain only the fill value. Coordinate values are usually unique, so at most one of
-    them equals the fill value. However, if the fill value marks missing data, a single missing
-    value is an error, because coordinates must not have missing data.
+    There is one exception: if missing chunks leave exactly one value of a coordinate unstored, they
+    cause only a warning. Writers omit chunks that contain only the fill value, and usually at most
+    one value of a coordinate equals it. The exception does not apply if the fill value marks
+    missing data, because coordinates must not contain missing data.
 
     Parameters
     ----------
@@ -136,11 +136,11 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
 def _open(
     target: Any, options: OpenOptions, documents: dict[str, Bytes | None]
 ) -> tuple[OpenedStore, Group]:
-    """Open a store, and read the metadata from its individual documents.
+    """Open a store and read its metadata, preferring individual to consolidated documents.
 
-    If ``options.consolidated`` is None, consolidated metadata is used only if there are no
-    individual documents, or if these cannot be found because the store cannot be listed. Any other
-    value of this option is used unchanged. The documents that are read are added to `documents`.
+    If ``options.consolidated`` is None, fall back to consolidated metadata if there are no
+    individual documents, or if they cannot be found because the store cannot be listed. Any other
+    value of this option is used unchanged. The documents read are added to `documents`.
     """
     if options.consolidated is not None:
         return open_all_groups(target, options, documents=documents)

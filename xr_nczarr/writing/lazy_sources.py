@@ -319,7 +319,7 @@ def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
 
 
 def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
-    """Split chunks that are larger than a block, preferably along the first axes."""
+    """Split chunks that exceed the maximum block size, preferably along the leading axes."""
     box = [int(axis.max()) for axis in lengths]
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))

@@ -57,7 +57,7 @@ class WriteTarget:
 
     @property
     def shows_store(self) -> bool:
-        """Whether a listing of the root shows a store that has been created completely.
+        """Whether a listing of the root shows a fully created store.
 
         If not, `open` may still find a store, for example in a rarely used Zarr version.
         """
