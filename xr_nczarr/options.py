@@ -37,7 +37,7 @@ class OpenOptions:
         True reads only the consolidated metadata, and False only the metadata of each node. None
         reads the consolidated metadata if it exists, and otherwise the metadata of each node.
         ``"check"`` reads both and raises an error if they differ. In stores that do not support
-        consolidated metadata, such as Icechunk stores, True has the same effect as None.
+        consolidated metadata, such as Icechunk stores, True and None have the same effect as False.
     zarr_format
         Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. None detects the version.
     on_unsupported

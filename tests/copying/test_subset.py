@@ -251,3 +251,15 @@ def test_types_unsupported_by_nczarr_matter_only_inside_selection(tmp_path: Path
             xr_nczarr.copy(tmp_path / "a.nc", {}, **selection)
     done = xr_nczarr.copy(tmp_path / "a.nc", {}, skip_unsupported=True)
     assert [item for item in done.skipped if "variable /range" in item]
+
+
+def test_skipped_variables_do_not_count_as_variables_of_zarr_v1_copy(tmp_path: Path) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        pair = file.createCompoundType(np.dtype([("low", "i4"), ("high", "f8")]), "pair")
+        file.createDimension("x", 2)
+        file.createVariable("range", pair, ("x",))
+        file.createVariable("t", "i4", ("x",))[:] = [1, 2]
+    target: dict[str, bytes] = {}
+    options = {"zarr_format": 1, "dialect": "zarr", "skip_unsupported": True}
+    xr_nczarr.copy(tmp_path / "a.nc", target, **options)
+    assert xr.open_dataset(target, engine="nczarr").to_dataarray().values.tolist() == [[1, 2]]

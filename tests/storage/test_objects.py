@@ -245,7 +245,7 @@ def test_nczarr_in_icechunk_is_readable_at_any_snapshot(tmp_path: Path) -> None:
     assert opened.t.sum().compute(scheduler="processes") == 276
     with pytest.raises(UnsupportedError, match="read-only"):
         xr_nczarr.to_nczarr(dataset(), store, mode="w")
-    with pytest.raises(ConflictError, match="v3"):
+    with pytest.raises(ConflictError, match=r"requires Zarr v3.* Leave out zarr_format=1$"):
         commit(repository, dataset(), mode="w", zarr_format=1)
 
 
@@ -271,6 +271,18 @@ def test_stores_without_consolidated_metadata_can_be_opened_with_consolidated_tr
             opened = xr.open_dataset(store, engine=engine, consolidated=True)
             xr.testing.assert_identical(opened, dataset().load())
             assert xr.open_datatree(store, engine=engine, consolidated=True).t.shape == (4, 6)
+
+
+@pytest.mark.parametrize("consolidated", [True, False, None])
+def test_outdated_consolidated_metadata_in_icechunk_is_ignored(consolidated: bool | None) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    store = repository.writable_session("main").store
+    xr_nczarr.to_nczarr(dataset(), store, zarr_format=3, dialect="zarr", consolidated=True)
+    zarr.open_group(store, mode="a", use_consolidated=False)["t"].attrs["changed"] = "yes"
+    for engine in ("zarr", "nczarr"):
+        opened = xr.open_dataset(store, engine=engine, consolidated=consolidated)
+        assert opened.t.attrs["changed"] == "yes"
 
 
 def test_writable_icechunk_session_cannot_be_read_in_other_processes() -> None:

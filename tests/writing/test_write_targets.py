@@ -211,7 +211,7 @@ def test_writing_through_cache_is_rejected(path, tmp_path, cache):
     ],
 )
 def test_url_fragment_that_contradicts_argument_is_rejected(path, mode, options):
-    with pytest.raises(ConflictError, match="the URL fragment contains"):
+    with pytest.raises(ConflictError, match=r"the target requires .* Leave out .* or change mode="):
         to_nczarr(example(), f"file://{path}#mode={mode},file", **options)
 
 

@@ -7,7 +7,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -27,6 +27,7 @@ from xr_nczarr.storage import Bytes, Read, Store
 _BLOCKS_FROM_BYTES = 512 << 10
 _DECODED_TOGETHER_BYTES = 512 << 10
 _MAX_CACHED_WINDOWS = 1000
+_MAX_TURN_SECONDS = 0.002
 
 _log = logging.getLogger(__name__)
 
@@ -75,9 +76,7 @@ class PartReader:
         large = (self.codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
         self.blocks = objects and large and names == ["blosc"] and not self.store.remote
         self._cached_windows: dict[tuple[int, ...], tuple[tuple[Any, ...], Window | None]] = {}
-        # Threads that read small pieces of local files contend for the GIL after each system call.
-        # They are faster if they take turns, and decode while another thread reads.
-        self._turn = nullcontext() if self.store.remote else Lock()
+        self._lock = Lock()
         self.direct = self.ranged and self.store.reads_in_place
 
     def read(self, batch: list[ChunkPart]) -> None:
@@ -93,7 +92,8 @@ class PartReader:
         chunks = [part.chunk for part in batch]
         fetched = self.layout.fetch(self.store, chunks)
         fetched = self._with_context(fetched, batch)
-        turn = self._turn if self.layout.fetches_separately(chunks) else nullcontext()
+        in_turn = self.store.reads_in_place and self.layout.fetches_separately(chunks)
+        turn = self._turn if in_turn else nullcontext
         for part, (codec, data) in zip(batch, self._with_codec(fetched, turn), strict=True):
             try:
                 if data is None:
@@ -118,26 +118,41 @@ class PartReader:
                 raise
 
     def _with_codec(
-        self, fetched: Iterator[Bytes | None], turn: AbstractContextManager[Any]
+        self, fetched: Iterator[Bytes | None], turn: Callable[[], AbstractContextManager[None]]
     ) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each chunk, together with the codec chain that decodes the data.
 
         If decoding several chunks in one call is faster, `ChunkCodec.decode_many` first decodes
         them with the last codec. The yielded chain then contains only the remaining codecs.
         Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks. The
-        lock `turn` is held while the chunks for one call are fetched.
+        chunks for one call are fetched in the context that `turn` returns.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
             return
         count = max(2, _DECODED_TOGETHER_BYTES // max(1, self.codec.flow.bound))
         while True:
-            with turn:
+            with turn():
                 chunks = list(itertools.islice(fetched, count))
             if not chunks:
                 return
             codec, decoded = self.codec.decode_many(chunks)
             yield from zip(itertools.repeat(codec), decoded)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Let only one thread at a time read small pieces of local files.
+
+        Such threads contend for the GIL after each system call. They are faster if they take turns,
+        and decode while another thread reads. On a slow file system, where reading does not need
+        the GIL most of the time, a thread soon stops waiting for its turn.
+        """
+        acquired = self._lock.acquire(timeout=_MAX_TURN_SECONDS)
+        try:
+            yield
+        finally:
+            if acquired:
+                self._lock.release()
 
     def _read_in_place(self, part: ChunkPart) -> bool:
         """Read an uncompressed chunk directly into the result.

@@ -143,19 +143,22 @@ class Input:
         reported = {path for path, _ in self.unsupported}
         tree = Tree(layout)
         for group in self.groups.values():
-            tree.check_single_array(group.path, len(group.variables), group.attributes)
-            for name in group.variables:
+            variables = {
+                name: variable
+                for name, variable in group.variables.items()
+                if self.sources[variable.path].error is None
+                or self.sources[variable.path].path not in reported
+            }
+            tree.check_single_array(group.path, len(variables), group.attributes)
+            for name in variables:
                 stored_name(name)
             for name in group.dimensions:
                 check_dimension(name, layout)
             copied = tree.group(group.path)
             copied.dimensions.update(group.dimensions)
             copied.attributes.update(group.attributes)
-            for name, variable in group.variables.items():
+            for name, variable in variables.items():
                 path = child_path(group.path, name)
-                source = self.sources[path]
-                if source.error is not None and source.path in reported:
-                    continue
                 try:
                     with ErrorContext(variable=path):
                         self._add(tree, copied, variable)

@@ -47,7 +47,7 @@ _VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", 
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
 _CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
 _NUMPY_CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
-_INTEGER_TIMES = "Pass a _FillValue in encoding, or a dtype of int64 or float64"
+_INTEGER_TIMES = "Pass a _FillValue or the dtype float64 in encoding"
 # For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {
     "b": "biufc",
@@ -467,7 +467,7 @@ def _as_conflicts() -> Iterator[None]:
         yield
     except (ValueError, OverflowError, KeyError) as error:  # KeyError for units unknown to cftime
         raise ConflictError(
-            f"xarray cannot encode the values ({reason_of(error)})",
+            f"xarray cannot encode or decode the values ({reason_of(error)})",
             remedy="Choose a different dtype or different units. If the variable is already "
             "stored, write it to a new store",
         ) from error

@@ -132,8 +132,8 @@ class _Search:
         version = self.options.zarr_format
         candidates = list(FORMATS.values()) if version is None else [FORMATS[version]]
         consolidated = None if self.store.consolidated else self.options.consolidated
-        if consolidated is True and not self.store.supports_consolidated:
-            consolidated = None
+        if consolidated in (None, True) and not self.store.supports_consolidated:
+            consolidated = False
         if consolidated is True:
             return self._consolidated_only(candidates)
         documents, zarr = self._recognize(candidates, consolidated=consolidated is not False)

@@ -205,7 +205,7 @@ class DimensionScope:
             )
             raise MetadataError(
                 f"{problem}; expected {dimension.size}",
-                remedy="" if group.path in self.annotations else remedy,
+                remedy="" if {group.path, dimension.group} & self.annotations.keys() else remedy,
                 place=place,
             )
         effect = "padded with fill values" if size < dimension.size else "truncated"

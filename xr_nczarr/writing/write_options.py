@@ -14,6 +14,7 @@ from xr_nczarr.storage import Location
 
 WriteMode = Literal["w", "w-", "a", "a-", "r+"]
 WriteRegion = Mapping[str, slice | Literal["auto"]] | Literal["auto"]
+_KINDS = {"nczarr": "NCZarr", "zarr": "plain Zarr"}
 UnlimitedDims = Iterable[Hashable] | Mapping[str, Iterable[Hashable]]
 
 
@@ -73,9 +74,9 @@ def layout_of(
     """
     kind, version = location.format, location.zarr_format
     if kind and dialect != "nczarr" and (kind == "zarr") != (dialect == "zarr"):
-        raise _contradiction(kind, f"dialect={dialect!r}")
+        raise _contradiction(location, _KINDS[kind], f"dialect={dialect!r}")
     if version and str(zarr_format) not in (version, DEFAULT_FORMAT.version):
-        raise _contradiction(f"v{version}", f"zarr_format={zarr_format!r}")
+        raise _contradiction(location, f"Zarr v{version}", f"zarr_format={zarr_format!r}")
     zarr = find_format(version or zarr_format)
     return Layout(
         zarr=zarr,
@@ -85,8 +86,9 @@ def layout_of(
     )
 
 
-def _contradiction(requested: str, argument: str) -> ConflictError:
-    problem = f"the URL fragment contains {requested}, which contradicts {argument}"
+def _contradiction(location: Location, required: str, argument: str) -> ConflictError:
+    change = ", or change mode= in the URL fragment" if location.url else ""
     return ConflictError(
-        problem, remedy=f"Remove {requested} from the URL fragment, or leave out the argument"
+        f"the target requires {required}, which contradicts {argument}",
+        remedy=f"Leave out {argument}{change}",
     )
