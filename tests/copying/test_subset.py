@@ -230,12 +230,18 @@ def test_copying_zarr_python_group_copies_only_that_group(tmp_path: Path) -> Non
     assert copied["w"].shape == (10, 2)
 
 
-def test_types_unsupported_by_nczarr_matter_only_inside_selection(tmp_path: Path) -> None:
-    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+def write_compound_file(path: Path) -> None:
+    """Write the variables `range`, of a compound type, and `t`, of integers."""
+    with netCDF4.Dataset(path, "w") as file:
         pair = file.createCompoundType(np.dtype([("low", "i4"), ("high", "f8")]), "pair")
         file.createDimension("x", 2)
         file.createVariable("range", pair, ("x",))
         file.createVariable("t", "i4", ("x",))[:] = [1, 2]
+
+
+def test_types_unsupported_by_nczarr_matter_only_inside_selection(tmp_path: Path) -> None:
+    write_compound_file(tmp_path / "a.nc")
+    with netCDF4.Dataset(tmp_path / "a.nc", "a") as file:
         file.createGroup("g").createVariable("w", "i4", ("x",))[:] = [3, 4]
     for selection, name, values in (
         ({"variables": ["t"]}, "t", [1, 2]),
@@ -254,11 +260,7 @@ def test_types_unsupported_by_nczarr_matter_only_inside_selection(tmp_path: Path
 
 
 def test_skipped_variables_do_not_count_as_variables_of_zarr_v1_copy(tmp_path: Path) -> None:
-    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
-        pair = file.createCompoundType(np.dtype([("low", "i4"), ("high", "f8")]), "pair")
-        file.createDimension("x", 2)
-        file.createVariable("range", pair, ("x",))
-        file.createVariable("t", "i4", ("x",))[:] = [1, 2]
+    write_compound_file(tmp_path / "a.nc")
     target: dict[str, bytes] = {}
     options = {"zarr_format": 1, "dialect": "zarr", "skip_unsupported": True}
     xr_nczarr.copy(tmp_path / "a.nc", target, **options)

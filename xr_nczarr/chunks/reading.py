@@ -6,8 +6,8 @@ import itertools
 import logging
 import operator
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -92,9 +92,7 @@ class PartReader:
         chunks = [part.chunk for part in batch]
         fetched = self.layout.fetch(self.store, chunks)
         fetched = self._with_context(fetched, batch)
-        in_turn = self.store.reads_in_place and self.layout.fetches_separately(chunks)
-        turn = self._turn if in_turn else nullcontext
-        for part, (codec, data) in zip(batch, self._with_codec(fetched, turn), strict=True):
+        for part, (codec, data) in zip(batch, self._with_codec(fetched, chunks), strict=True):
             try:
                 if data is None:
                     self._place_fill(part)
@@ -118,25 +116,27 @@ class PartReader:
                 raise
 
     def _with_codec(
-        self, fetched: Iterator[Bytes | None], turn: Callable[[], AbstractContextManager[None]]
+        self, fetched: Iterator[Bytes | None], chunks: Sequence[Index]
     ) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each chunk, together with the codec chain that decodes the data.
 
+        `fetched` yields the encoded bytes of `chunks`.
+
         If decoding several chunks in one call is faster, `ChunkCodec.decode_many` first decodes
         them with the last codec. The yielded chain then contains only the remaining codecs.
-        Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks. The
-        chunks for one call are fetched in the context that `turn` returns.
+        Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
             return
         count = max(2, _DECODED_TOGETHER_BYTES // max(1, self.codec.flow.bound))
+        in_turn = self.store.reads_in_place and self.layout.fetches_separately(chunks)
         while True:
-            with turn():
-                chunks = list(itertools.islice(fetched, count))
-            if not chunks:
+            with self._turn() if in_turn else nullcontext():
+                encoded = list(itertools.islice(fetched, count))
+            if not encoded:
                 return
-            codec, decoded = self.codec.decode_many(chunks)
+            codec, decoded = self.codec.decode_many(encoded)
             yield from zip(itertools.repeat(codec), decoded)
 
     @contextmanager

@@ -142,8 +142,8 @@ def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[s
     """Infer the types of decoded attributes as netCDF-C does, if the node has no NCZarr metadata.
 
     The type of `_FillValue` is not inferred. `node` is the stored node, or None for a group or
-    variable that is not stored. The attributes are returned unchanged if `node` is None. They are
-    also unchanged if the node has NCZarr metadata, because they already have netCDF types.
+    variable that is not stored. If `node` is None or has NCZarr metadata, the attributes are
+    returned unchanged. In the latter case, they already have netCDF types.
     """
     if node is None or is_annotated(node):
         return dict(decoded)
