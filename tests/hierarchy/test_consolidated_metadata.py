@@ -12,7 +12,7 @@ import xr_nczarr
 from tests.reading import read
 from tests.stores import write_netcdf_c
 from xr_nczarr import MetadataError
-from xr_nczarr.hierarchy.changes import siblings_adjacent
+from xr_nczarr.hierarchy.changes import group_siblings
 
 
 def test_consolidated_v3_metadata_without_metadata_member_raises_metadata_error():
@@ -71,7 +71,7 @@ def test_zarr_python_reads_consolidated_metadata_after_changes_to_several_groups
 
 def test_children_of_each_group_are_adjacent_in_consolidated_metadata() -> None:
     keys = ["g/b/.zarray", "h/a/.zarray", ".zattrs", "g/a/.zarray", "g/s/.zgroup", "h/.zgroup"]
-    assert list(siblings_adjacent(dict.fromkeys(keys, b""))) == [
+    assert list(group_siblings(dict.fromkeys(keys, b""))) == [
         *("g/b/.zarray", "g/a/.zarray", "g/s/.zgroup"),
         "h/a/.zarray",
         *(".zattrs", "h/.zgroup"),

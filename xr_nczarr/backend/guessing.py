@@ -1,7 +1,7 @@
 """Decide whether a target is meant for this engine if the caller has not named an engine.
 
 xarray asks every installed engine whether it can open a target. To answer quickly, this module
-imports only `storage`.
+imports only `storage` and `errors`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def render_documents(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, b
         with ErrorContext(key=path):
             documents.update(zarr.render_node(hierarchy.nodes[path]))
     if consolidated:
-        documents |= zarr.render_consolidated(_group_siblings(documents))
+        documents |= zarr.render_consolidated(group_siblings(documents))
     return documents
 
 
@@ -83,10 +83,10 @@ def refresh_consolidated(
             data = hierarchy.documents.get(key)
             if data is not None:
                 documents[key] = bytes(data)
-    return zarr.render_consolidated(_group_siblings({**documents, **changed}))
+    return zarr.render_consolidated(group_siblings({**documents, **changed}))
 
 
-def _group_siblings(documents: Mapping[str, bytes]) -> dict[str, bytes]:
+def group_siblings(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return documents in an order in which the children of each group are adjacent.
 
     zarr-python 3 cannot open a group whose children are not adjacent in consolidated metadata: if
