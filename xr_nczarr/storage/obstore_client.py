@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from xr_nczarr.errors import (
-    ErrorContext,
     NczarrError,
     StorageConnectionError,
     StorageError,
@@ -273,14 +272,10 @@ class ObstoreClient(RemoteClient):
         return f"{self.folder}/{key}" if self.folder else key
 
     def _fetch_one(self, request: ByteRange, expected: Expected) -> Versioned | None:
-        key, start, length = request
         try:
-            if request.is_whole:
-                return self._get(key, expected)
-            with ErrorContext(place=request.description):
-                span = {"suffix": length} if start < 0 else (start, start + length)
-                return self._get(key, expected, span)
+            return self._get(request, expected)
         except StorageError as error:
+            error.add_context(place=request.description)
             if self._is_final(error):
                 raise
             return next(self._by_fsspec.fetch([request], expected))
@@ -292,18 +287,22 @@ class ObstoreClient(RemoteClient):
         """
         return not self.web or self._substitute is None or type(error) is not StorageError
 
-    def _get(self, key: str, expected: Expected, span: Any = None) -> Versioned | None:
-        """Return the bytes and the version of an object, or None if the object does not exist.
+    def _get(self, request: ByteRange, expected: Expected) -> Versioned | None:
+        """Return the requested bytes, or None if the object does not exist.
 
-        `span` is a range for the ``range`` option of ``obstore.get``, or None for the whole object.
-        The version is the ETag of the object. A weak ETag is ignored, because it can stay the same
-        when the bytes change.
+        The version of an object is its ETag. It is returned only for ranges, because a whole object
+        is read in a single request. A weak ETag is ignored, because it can stay the same when the
+        bytes change.
         """
-        limit = expected.max_bytes
-        returns_pages = (self.web and expected.probing) or span is not None
+        key, start, length = request
+        whole, limit = request.is_whole, expected.max_bytes
+        options = None
+        if not whole:
+            span = {"suffix": length} if start < 0 else (start, start + length)
+            options = {"range": span}
 
-        def get(path: str) -> tuple[Any, Any, memoryview]:
-            result = self.store.get(path, options=None if span is None else {"range": span})
+        def get(path: str) -> tuple[Any, int, memoryview]:
+            result = self.store.get(path, options=options)
             if self.web and "Content-Encoding" in result.attributes:
                 raise StorageError(
                     "the server compresses the object, but obstore does not decompress it",
@@ -311,23 +310,22 @@ class ObstoreClient(RemoteClient):
                     store=self.name,
                     key=key,
                 )
-            meta = result.meta
-            if span is None and limit is not None and meta["size"] > limit:
-                problem = f"the object is {meta['size']:,} bytes long"
-                raise too_large(problem, limit, self.name, key)
-            return meta, result.range, memoryview(result.bytes())
+            first, last = result.range
+            if whole and limit is not None and last > limit:
+                raise too_large(f"the object is {last:,} bytes long", limit, self.name, key)
+            return result, last - first, memoryview(result.bytes())
 
         response = self._do(key, get, missing=self.rules.missing_status)
         if response is None:
             return None
-        meta, (first, last), data = response
-        length = last - first
-        if len(data) != length:
-            problem = f"the server returned {len(data)} bytes; expected {length}"
+        result, size, data = response
+        if len(data) != size:
+            problem = f"the server returned {len(data)} bytes; expected {size}"
             raise StorageError(problem, remedy="Read the object again", store=self.name, key=key)
-        if not returns_pages and (page := page_in(data)):
+        may_be_page = not whole or (self.web and expected.probing)
+        if not may_be_page and (page := page_in(data)):
             raise page_error("an object", page, store=self.name, key=key)
-        tag = meta["e_tag"]
+        tag = None if whole else result.meta["e_tag"]
         return Versioned(data, None if not tag or tag.startswith("W/") else tag)
 
     def _do(
