@@ -31,6 +31,7 @@ import numcodecs  # noqa: F401
 import pytest  # noqa: F401
 import xarray  # noqa: F401
 
+import tests.stores  # noqa: F401
 from tests.processes import in_a_new_interpreter
 
 POSIX_ONLY = (
