@@ -357,15 +357,16 @@ def _writing(server: str, folder: Path, label: str) -> Row:
     )
 
 
-def _readers(url: str, client: str = "fsspec") -> dict[str, Callable[[], np.ndarray]]:
+def _readers(url: str, client: str | None = None) -> dict[str, Callable[[], np.ndarray]]:
     """Return a function for each library that reads the field at a URL.
 
-    xr_nczarr uses `client`.
+    xr_nczarr uses `client`. If it is None, xr_nczarr chooses obstore, because it is installed.
     """
-    array = ours(url, {"client": client})
+    array = ours(url, {"client": client} if client else None)
     by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)
-    client = {"allow_http": True}
-    transport = obstore.store.HTTPStore.from_url(f"{url}/field", client_options=client)
+    transport = obstore.store.HTTPStore.from_url(
+        f"{url}/field", client_options={"allow_http": True}
+    )
     by_obstore = zarr.open_array(
         zarr.storage.ObjectStore(transport, read_only=True), mode="r", zarr_format=2
     )
