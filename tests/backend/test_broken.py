@@ -140,7 +140,7 @@ def test_disabling_decoding_avoids_warning_about_undecodable_variable(options, s
 
 def test_invalid_decoding_option_raises_xarray_error(store):
     options = {"decode_times": xr.coders.CFDatetimeCoder(), "use_cftime": True}
-    with pytest.raises(ValueError, match="Usage of 'use_cftime'"):
+    with pytest.raises(TypeError, match="Usage of 'use_cftime'"):
         xr.open_dataset(store, engine="nczarr", **options)
 
 

@@ -79,16 +79,16 @@ def build_dataset(
     """
     dropped = decoding["drop_variables"]
     source = StoredGroup(opened, group, dropped, coordinate_store=coordinate_store)
-    with decoder_errors_as_metadata(opened.store.name, group.path):
-        while True:
-            values: dict[Hashable, Any] = {}
-            decoded, problems = _decode(source, decoding)
+    while True:
+        values: dict[Hashable, Any] = {}
+        decoded, problems = _decode(source, decoding)
+        with decoder_errors_as_metadata(opened.store.name, group.path):
             if indexed and not problems:
                 values, problems = _read_coordinates(source, decoded)
             if not problems:
+                dataset, messages = _assemble(source, decoded, values, indexed)
                 break
-            source = source.reopened(source.problems | problems)
-        dataset, messages = _assemble(source, decoded, values, indexed)
+        source = source.reopened(source.problems | problems)
     for message in messages:
         _warn(message)
     return dataset
@@ -117,6 +117,11 @@ def _decode(
 
     Also return the errors of the variables that xarray cannot decode, keyed by name. If there are
     any errors, no variable is decoded.
+
+    Raises
+    ------
+    Exception
+        If an option in `decoding` is invalid. This is xarray's error, which is not converted.
     """
     attributes = xarray_attributes(source.group)
     try:
@@ -135,7 +140,8 @@ def _decode(
         unchanged.variables, unchanged.arrays, decoding, unchanged.placeholders, failed
     )
     if not problems:
-        raise failure
+        with decoder_errors_as_metadata(source.opened.store.name, source.group.path):
+            raise failure
     return _Decoded({}, {}, set()), problems
 
 
