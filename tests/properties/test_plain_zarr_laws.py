@@ -318,11 +318,18 @@ def assert_same_values(result, expected, name):
     if isinstance(second, Exception):  # e.g. for an integer scale_factor with missing values
         return
     assert types[0] == types[1], name
+    if isinstance(first, MetadataError) and "the type that xarray chose" in str(first):
+        return  # the zarr engine returns another type
     assert not isinstance(first, Exception), (name, first)
     if (
         first.dtype.hasobject or first.dtype.kind in "SU"
     ):  # the zarr engine narrows strings without dimensions
-        assert list(map(repr, first.ravel())) == list(map(repr, second.ravel())), name
+        for item, other in zip(first.ravel(), second.ravel(), strict=True):
+            # cftime returns the reference date for NaN.
+            is_missing_date = item != item and hasattr(other, "calendar")
+            assert is_missing_date or repr(item) == repr(other), name
+    elif first.dtype.kind in "mM":  # the zarr engine may return another unit than it declares
+        np.testing.assert_array_equal(first, second)
     else:
         assert first.tobytes() == second.tobytes(), (name, first, second, expected.encoding)
 

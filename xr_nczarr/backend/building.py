@@ -160,11 +160,14 @@ def _read_coordinates(
         if variable.dims != (name,) or name in source.unreadable or not variable.size:
             continue
         array = source.arrays[name]
-        data: Any = variable._data
+        data = CodedArray.around(variable._data, source.opened.store.name, source.path_of(name))
         if name in source.as_stored:
             data = SelectedArray(require_chunks(array))
         try:
-            values[name] = data.get_duck_array()
+            if isinstance(data, CodedArray):
+                values[name] = data.decode(data.array.get_duck_array())
+            else:
+                values[name] = data.get_duck_array()
         except PASSING:
             raise
         except Exception as error:

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from xarray.core import indexing
 
+from xr_nczarr.backend.dates import as_declared, decode_dates
 from xr_nczarr.chunks import ChunkedArray, Convert
 from xr_nczarr.chunks.selection import ReadRequest, Selection, select_all
-from xr_nczarr.errors import MetadataError, NczarrError, reason_of
+from xr_nczarr.errors import ErrorContext, MetadataError, NczarrError, reason_of
 from xr_nczarr.locks import call_after_fork
 from xr_nczarr.netcdf.fixed_width import decode_strings
 
@@ -243,17 +244,43 @@ class CodedArray(_Selectable):
         return self._with(self.array.transpose((*order, *last)))
 
     def get_duck_array(self) -> Any:
-        """Read and decode the selected values."""
+        """Read and decode the selected values.
+
+        Raises
+        ------
+        MetadataError
+            If the values cannot be decoded, or not to the declared dtype.
+        """
         # xarray's coders determine the calendar from the first date, which does not exist here.
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
-        values: Any = self.array.get_duck_array()
-        with decoder_errors_as_metadata(self.store, self.name):
-            for coder in self.coders:
-                decoder = copy(coder)
-                decoder.array = indexing.as_indexable(values)
-                values = decoder.get_duck_array()
+        stored = self.array.get_duck_array()
+        with (
+            ErrorContext(store=self.store, variable=self.name),
+            decoder_errors_as_metadata(self.store, self.name),
+        ):
+            return as_declared(self.decode(stored), self._dtype)
+
+    def decode(self, stored: Any) -> Any:
+        """Decode stored values.
+
+        The dtype of the result can differ from the declared dtype, which xarray infers from the
+        first and the last time.
+        """
+        values = stored
+        for coder in self.coders:
+            values = _apply_coder(coder, values, self._dtype)
         return values
+
+
+def _apply_coder(coder: Any, encoded: Any, dtype: np.dtype[Any]) -> Any:
+    """Decode values with one of xarray's coders, as part of a variable of type `dtype`."""
+    function: Any = getattr(coder, "func", None)
+    if "use_cftime" in getattr(function, "keywords", ()):
+        return decode_dates(function, np.asarray(encoded), dtype)
+    decoder = copy(coder)
+    decoder.array = indexing.as_indexable(encoded)
+    return decoder.get_duck_array()
 
 
 @contextmanager

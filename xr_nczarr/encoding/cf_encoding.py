@@ -219,6 +219,7 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
     block by block when they are computed, so the caller must use the returned variable.
     """
     _refuse_calendar_units(encoding, name)
+    _refuse_missing_dates(variable, name)
     data, lazy = variable.data, hasattr(variable.data, "dask")
     calendar = str(encoding.get("calendar") or "standard").lower()
     dtype = np.dtype(encoding.get("dtype", "f8"))
@@ -343,6 +344,23 @@ def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
         )
 
 
+def _refuse_missing_dates(variable: Variable, name: str) -> None:
+    """Raise ConflictError if some of the cftime dates in memory are missing.
+
+    xarray cannot encode them.
+    """
+    if variable.dtype != object or hasattr(variable.data, "dask"):
+        return
+    is_missing = variable.isnull().to_numpy()
+    present = variable.to_numpy()[~is_missing]
+    if is_missing.any() and present.size and hasattr(present[0], "calendar"):
+        raise ConflictError(
+            "some cftime dates are missing, and xarray cannot encode missing cftime dates",
+            remedy=f"Drop them, or open the source with decode_times={{{name!r}: False}}",
+            variable=name,
+        )
+
+
 def _encode_and_compare(
     times: Any, encoding: Mapping[str, Any], name: str, units: str | None = None
 ) -> tuple[Variable, Any]:
@@ -438,6 +456,7 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
     """Encode a variable with xarray, raising ConflictError if xarray fails."""
+    _refuse_missing_dates(variable, name)
     calendar = variable.encoding.get("calendar")
     if _is_all_nat(variable):
         variable = variable.copy(deep=False)

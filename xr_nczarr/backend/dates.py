@@ -1,0 +1,68 @@
+"""Decode dates so that all parts of a variable have one type, and missing dates stay missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from xr_nczarr.errors import MetadataError
+
+Array = npt.NDArray[Any]
+
+
+def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Decode dates, and represent missing dates as NaT or, among cftime dates, as NaN.
+
+    cftime itself would return the reference date for NaN.
+
+    Parameters
+    ----------
+    decode
+        xarray's function for decoding dates, with all its options.
+    dtype
+        The dtype of the variable. If it is object, all dates become cftime dates. xarray would
+        return NumPy times if NumPy can represent all of `numbers`.
+    """
+    if dtype.kind == "M":
+        times = decode(numbers)
+        if not times.dtype.hasobject:
+            return times
+    dates = np.full(numbers.shape, np.nan, object)
+    is_present = ~np.isnan(numbers)
+    if is_present.any():
+        decoded = decode(numbers[is_present])
+        if not decoded.dtype.hasobject:
+            decoded = partial(decode, use_cftime=True)(numbers[is_present])
+        dates[is_present] = decoded
+    return dates
+
+
+def as_declared(values: Any, declared: np.dtype[Any]) -> Any:
+    """Convert times to the dtype that the variable declares. Return other values unchanged.
+
+    dask assumes that each block has the declared dtype. Otherwise, it would convert some blocks to
+    the dtype of others, and thereby change times.
+
+    Raises
+    ------
+    MetadataError
+        If the declared dtype cannot represent all times.
+    """
+    if declared.kind not in "mM" or values.dtype == declared:
+        return values
+    argument = "use_cftime=True"
+    if values.dtype.kind == declared.kind:
+        converted = values.astype(declared)
+        if np.array_equal(converted, values, equal_nan=True):
+            return converted
+        argument = f"time_unit={np.datetime_data(values.dtype)[0]!r}"
+    is_date = declared.kind == "M"
+    coder, option = ("Datetime", "decode_times") if is_date else ("Timedelta", "decode_timedelta")
+    raise MetadataError(
+        f"{declared}, the type that xarray chose for the variable, cannot represent all values",
+        remedy=f"Pass {option}=xarray.coders.CF{coder}Coder({argument}) to choose another type",
+    )
