@@ -309,6 +309,18 @@ def test_null_cf_attributes_yield_same_dataset_with_nczarr_and_zarr_engines(vers
     )
 
 
+@pytest.mark.parametrize("decoding", [{}, {"mask_and_scale": False}], ids=["masked", "unmasked"])
+@pytest.mark.parametrize("fill", [None, 0])
+@pytest.mark.parametrize("dtype", ["f8", "i2", "U1", "S1"])
+def test_null_fill_value_attribute_has_no_effect_on_zarr_fill_value(dtype, fill, decoding):
+    attributes = {"_FillValue": None}
+    fill = {"U1": "", "S1": b""}.get(dtype, fill) if fill == 0 else fill
+    data = np.arange(2).astype(dtype)
+    store = written(2, data=data, fill_value=fill, attributes=attributes)
+    expected = opened(store, "zarr", **decoding)
+    xr.testing.assert_identical(opened(store, **decoding), expected)
+
+
 # ---- Attributes
 
 JSON = {

@@ -209,7 +209,7 @@ class StoredGroup:
         fill_value = attributes.get("_FillValue")
         if is_text and isinstance(fill_value, bytes):
             attributes["_FillValue"] = fill_value.decode("utf-8", "surrogateescape")
-        elif "_FillValue" in node.attributes:
+        elif node.attributes.get("_FillValue") is not None:
             fill_value = unpacked_fill(node, fill_value)
             attributes["_FillValue"] = self._declared_fill(variable, fill_value)
         codecs = self._codecs[id(node.codecs), id(node.shards)]

@@ -200,6 +200,8 @@ def decode_fill_value(
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
+    if value is None and not is_text:  # netCDF-C writes the text "null" without quotes
+        return None
     # NumPy's float16 is not a netCDF type.
     name = "float16" if dtype.str[1:] == "f2" else DTYPE_NAMES.get(dtype)
     if name is not None:

@@ -217,9 +217,8 @@ class _Interpreter:
                     self.type_fill_value(attributes, array, kind, group)
                     if kind == "string":
                         array = _plain_fill(array, attributes["_FillValue"])
-                elif node.fill_value is not None and self.marks_missing_values(
-                    array, node.dtype, annotation
-                ):
+                is_declared = attributes.get("_FillValue") is not None
+                if not is_declared and self.marks_missing_values(array, node.dtype, annotation):
                     attributes["_FillValue"] = array.fill_value
             dimensions = self.scope.dimensions_of(node, annotation, group)
         except MetadataError as problem:
@@ -293,12 +292,12 @@ class _Interpreter:
     def marks_missing_values(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
-        """Return whether the fill value of an array without ``_FillValue`` marks missing values.
+        """Return whether the fill value marks missing values if ``_FillValue`` is absent or null.
 
         If so, the fill value becomes the variable's ``_FillValue``. `stored` is the dtype in the
         Zarr metadata, which can differ from the dtype of `node`.
         """
-        if node.dtype.kind == "V":  # xarray cannot mask this type
+        if node.fill_value is None or node.dtype.kind == "V":  # xarray cannot mask raw bytes
             return False
         if annotation is not None:
             # In NCZarr, the Zarr fill value marks missing values only if attributes cannot
