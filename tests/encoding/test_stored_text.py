@@ -159,11 +159,35 @@ def test_strings_can_be_written_to_existing_character_arrays_in_plain_zarr(path,
     def texts(*items):
         return xr.Dataset({"v": ("x", np.array(items))})
 
-    options = {"zarr_format": zarr_format, "encoding": {"v": {"dtype": "S1"}}}
-    texts(b"ab", b"c").to_zarr(path, consolidated=False, **options)
+    characters = xr.Dataset({"v": (("x", "length"), np.array([[b"a", b"b"], [b"c", b""]]))})
+    characters.to_zarr(path, zarr_format=zarr_format, consolidated=False)
     to_nczarr(texts(b"d", b"ef"), path, append_dim="x")
     to_nczarr(texts(b"g"), path, region={"x": slice(1, 2)})
     assert_rejected(path, "'hij' does not fit", texts(b"hij"), append_dim="x")
     for engine in ("zarr", "nczarr"):
         with xr.open_dataset(path, engine=engine, consolidated=False) as opened:
             assert opened.v.values.tolist() == [b"ab", b"g", b"d", b"ef"]
+
+
+@pytest.mark.filterwarnings("ignore:.*dask array with dtype=object")
+@pytest.mark.parametrize("dtype", ["S1", object])
+@pytest.mark.parametrize("in_dask", [False, True], ids=["numpy", "dask"])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_single_bytes_in_plain_zarr_are_not_joined(path, version, in_dask, dtype):
+    data = xr.Dataset({"data": ("x", np.array([b"a", b"", b"c"], dtype))})
+    source = data.chunk(x=2) if in_dask else data
+    to_nczarr(source, path, dialect="zarr", zarr_format=version, consolidated=False)
+    for engine in ["nczarr"] if version == 1 else ["nczarr", "zarr"]:
+        options = {} if version == 1 else {"consolidated": False}
+        with xr.open_dataset(path, engine=engine, **options) as opened:
+            assert opened.data.values.tolist() == [b"a", b"", b"c"]
+
+
+def test_characters_opened_without_joining_are_copied_unchanged(tmp_path):
+    characters = xr.Dataset({"t": (("x", "length"), np.array([[b"a", b"b"], [b"c", b"d"]]))})
+    characters.to_zarr(tmp_path / "s", zarr_format=2, consolidated=False)
+    opened = xr.open_dataset(tmp_path / "s", engine="nczarr", concat_characters=False)
+    to_nczarr(opened, tmp_path / "copy", dialect="zarr")
+    copied = xr.open_dataset(tmp_path / "copy", engine="nczarr", concat_characters=False)
+    assert copied.t.dtype == "S1"
+    xr.testing.assert_identical(copied, opened)

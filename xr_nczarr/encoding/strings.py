@@ -76,7 +76,11 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     if opened and variable.dtype == np.dtype("S1"):
         return variable  # xarray did not join these characters when it opened the variable
     if not characters and variable.encoding.get("dtype") != "S1":
-        return ensure_fixed_length_bytes(variable)
+        variable = ensure_fixed_length_bytes(variable)
+        if variable.dtype == np.dtype("S1") and variable.ndim:
+            # When xarray opens an array of type S1, it joins the items along the last dimension.
+            variable = variable.copy(data=variable.data.astype("S2"))
+        return variable
     encoded: Variable = CharacterArrayCoder().encode(variable, name=name)
     return encoded
 
