@@ -102,12 +102,13 @@ def test_codecs_can_be_requested_as_objects_mappings_or_names(key, codec):
 
 
 # The copy was complete, but could not be read.
-def test_filters_on_big_endian_numbers_are_not_written_to_v3():
+@pytest.mark.parametrize("version", [3, "3-draft"])
+def test_filters_on_big_endian_numbers_are_not_written_to_v3(version):
     source, target, values = {}, {}, np.array([1, 2, 4, 8], ">f8")
     options = {"dialect": "zarr", "encoding": {"v": {"dtype": ">f8", "filters": [Delta(">f8")]}}}
     to_nczarr(xr.Dataset({"v": ("x", values)}), source, zarr_format=2, **options)
     with pytest.raises(UnsupportedError, match="codec delta for big-endian numbers"):
-        to_nczarr(xr.Dataset({"v": ("x", values)}), {}, zarr_format=3, **options)
+        to_nczarr(xr.Dataset({"v": ("x", values)}), {}, zarr_format=version, **options)
     with pytest.warns(UserWarning, match="codecs inherited from the source were dropped"):
-        xr_nczarr.copy(source, target, zarr_format=3, dialect="zarr")
+        xr_nczarr.copy(source, target, zarr_format=version, dialect="zarr")
     assert read(target).v.values.tolist() == values.tolist()

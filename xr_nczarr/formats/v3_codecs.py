@@ -392,15 +392,24 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
     return [*filters, CodecSpec("bytes"), *specs[len(filters) :]]
 
 
+def check_byte_order(spec: CodecSpec, dtype: DType, version: str) -> None:
+    """Raise UnsupportedError if a codec is configured for big-endian numbers of type `dtype`.
+
+    In v3 and its draft, a codec before the array-to-bytes codec processes numbers in native byte
+    order.
+    """
+    configured = spec.configuration.get(_DECODED_DTYPES.get(spec.name, ""))
+    if dtype.byteorder == ">" and configured == dtype.str:
+        raise UnsupportedError(
+            f"{version} does not support the codec {spec.name} for big-endian numbers"
+        )
+
+
 def _render_specs(specs: Sequence[CodecSpec], dtype: DType) -> list[Json]:
     rendered, own_dtype = [], dtype
     for spec in specs:
-        configured = spec.configuration.get(_DECODED_DTYPES.get(spec.name, ""))
-        if own_dtype.byteorder == ">" and configured == own_dtype.str and not _is_from_v3(spec):
-            # In v3, these codecs process numbers in native byte order.
-            raise UnsupportedError(
-                f"Zarr v3 does not support the codec {spec.name} for big-endian numbers"
-            )
+        if not _is_from_v3(spec):
+            check_byte_order(spec, own_dtype, "Zarr v3")
         rendered.append(_render_spec(spec, dtype))
         dtype = encoded_type(spec, dtype)
     return rendered

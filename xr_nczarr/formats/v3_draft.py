@@ -36,6 +36,8 @@ from xr_nczarr.formats.v3 import V3
 from xr_nczarr.formats.v3_codecs import (
     NUMERIC_CODECS,
     byte_order,
+    check_byte_order,
+    encoded_type,
     move_byte_order,
     parse_spec,
     with_bytes,
@@ -463,6 +465,10 @@ def _render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
     fortran = bool(specs) and specs[0].name == "transpose" and specs[0].configuration == reversal
     specs = specs[fortran:]
     if declared != node.dtype:
+        dtype = node.dtype
+        for spec in specs:
+            check_byte_order(spec, dtype, "the draft of Zarr v3")
+            dtype = encoded_type(spec, dtype)
         specs = with_bytes(specs)
     endian = byte_order(node.dtype) or "little"
     rendered = [_render_codec(spec, endian) for spec in specs]
