@@ -103,6 +103,16 @@ def test_bounds_added_for_stored_time_coordinate_are_preserved(path, new, stored
     np.testing.assert_array_equal(read(path).tb, bounds)
 
 
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_time_that_names_itself_as_bounds_keeps_units(dialect):
+    store = {}
+    times = np.array(["2000-01-01", "2000-01-02"], "M8[ns]")
+    units = {"units": "days since 2000-01-01"}
+    source = xr.Dataset({"t": ("x", times, {"bounds": "t", "long_name": "time"}, units)})
+    to_nczarr(source, store, dialect=dialect)
+    xr.testing.assert_identical(read(store), source)
+
+
 def test_bounds_can_be_written_to_region_without_coordinate(path):
     t = series(0, 3, "24h").time.drop_vars("time").rename(time="t")
     bounds = xr.concat([t, t + np.timedelta64(24, "h")], "n").T

@@ -146,6 +146,10 @@ def encode_variables(
     encoded = {}
     for key, variable in conventions.cf_encoder(prepared, {})[0].items():
         name = stored_name(key)
+        if variable.attrs.get("bounds") == key:
+            # xarray removes the attributes that bounds share with the variable they belong to. A
+            # variable that is its own bounds would lose its units.
+            variable = conventions.encode_cf_variable(prepared[key], name=key)
         with ErrorContext(variable=name):
             encoded[name] = _encode_variable(variable, name, layout, key in encoding)
     return encoded
