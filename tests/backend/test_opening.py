@@ -1,6 +1,7 @@
 """Every kind of target, and the xarray functions that users call on it."""
 
 import io
+import json
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import xarray as xr
 
 import xr_nczarr
 from tests.stores import array_document, put, read_objects, sample, write_vintage, write_zip
-from xr_nczarr import MetadataError, NotFoundError, UnsupportedError
+from xr_nczarr import MetadataError, NotFoundError, StorageError, UnsupportedError
 
 TEMPERATURE = np.arange(3 * 4 * 5, dtype="f4").reshape(3, 4, 5)
 
@@ -131,6 +132,21 @@ def test_opening_missing_store_raises_not_found_error(tmp_path, s3_server, http_
     ):
         with pytest.raises(NotFoundError):
             xr.open_dataset(target, engine="nczarr", **options)
+
+
+@pytest.mark.parametrize("protocol", ["zip", "tar"])
+def test_damaged_archive_raises_storage_error_that_names_it(tmp_path, protocol):
+    (tmp_path / "damaged").write_bytes(b"not an archive")
+    url = f"{protocol}://x::file://{tmp_path}/damaged"
+    with pytest.raises(StorageError, match=rf"^{protocol}://x::file://.*damaged: "):
+        xr.open_dataset(url, engine="nczarr")
+    references = {
+        ".zgroup": '{"zarr_format": 2}',
+        "x/.zarray": json.dumps(array_document((4,))),
+        "x/0": [f"{protocol}://x::file://{tmp_path}/damaged", 0, 16],
+    }
+    with pytest.raises(StorageError, match=r"x/0"):
+        xr.open_dataset(references, engine="nczarr").load()
 
 
 def test_url_fragment_that_contradicts_store_is_rejected(stored, tmp_path):

@@ -441,9 +441,10 @@ def filesystem_at(
         ) from error
     except ValueError as error:
         raise UnsupportedError(str(error), store=mask(url)) from error
-    except FileNotFoundError as error:  # an archive in the chain is opened immediately
+    # An archive in the chain is opened immediately. If it is damaged, the error may be of any type.
+    except FileNotFoundError as error:
         raise NotFoundError("the archive does not exist", store=mask(url)) from error
-    except OSError as error:
+    except Exception as error:
         raise storage_error(error, store=mask(url), key=None) from error
     filesystem, root = plain_filesystem(filesystem, root)
     return synchronous(filesystem), root
