@@ -32,10 +32,17 @@ from tests.stores import (
     write_zip,
 )
 from xr_nczarr.cli.main import main
-from xr_nczarr.errors import ConflictError, LimitError, UnsupportedError
+from xr_nczarr.errors import (
+    ConflictError,
+    LimitError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
 from xr_nczarr.references import expand, write
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.render import collect_references, portable
+from xr_nczarr.storage import RemoteStore
 from xr_nczarr.storage.store import Address
 
 
@@ -413,6 +420,70 @@ def test_parquet_reference_set_is_replaced_atomically(tmp_path, s3_server):
     with pytest.raises(UnsupportedError, match="JSON"):
         write(mixed, local)
     xr.testing.assert_equal(xr.open_dataset(local, engine="nczarr").load(), dataset)
+
+
+def test_rejected_parquet_reference_set_leaves_existing_remote_set_unchanged(tmp_path):
+    place = f"memory://{tmp_path.name}"
+    dataset = regular(f"{place}/store")
+    document = json.dumps(array_document((2, 2)))
+    mixed = {"t/.zarray": document, "t/0.0": "x", "u/c/0": "y"}
+    write(f"{place}/store", f"{place}/set.parq", record_size=10)
+    with pytest.raises(UnsupportedError, match="JSON"):
+        write(mixed, f"{place}/set.parq")
+    opened = xr.open_dataset(f"{place}/set.parq", engine="nczarr")
+    xr.testing.assert_equal(opened.load(), dataset)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("allowed", [0, 1, 2])
+def test_interrupted_write_to_remote_directory_leaves_no_set_and_can_be_repeated(
+    tmp_path, monkeypatch, allowed, killed
+):
+    place = f"memory://{tmp_path.name}"
+    second = regular(f"{place}/first").isel(x=slice(15)) + 1
+    second.to_zarr(f"{place}/second", zarr_format=2, consolidated=False)
+    write(f"{place}/first", f"{place}/set.parq", record_size=50)
+    with monkeypatch.context() as patch:
+        interrupt(patch, allowed, killed)
+        with pytest.raises(StorageError, match="interrupted"):
+            write(f"{place}/second", f"{place}/set.parq")  # three objects
+    with pytest.raises(NotFoundError):
+        xr.open_dataset(f"{place}/set.parq", engine="nczarr")
+    write(f"{place}/second", f"{place}/set.parq")
+    opened = xr.open_dataset(f"{place}/set.parq", engine="nczarr")
+    xr.testing.assert_equal(opened.load(), second)
+
+
+def interrupt(patch, allowed, killed):
+    """Make all writes after the first `allowed` fail and, if `killed`, ignore later deletions."""
+    put, delete = RemoteStore.put, RemoteStore.delete
+    requests = []
+
+    def failing_put(store, items):
+        requests.append(items)
+        if len(requests) > allowed:
+            raise StorageError("interrupted")
+        put(store, items)
+
+    def ignored_delete(store, prefix):
+        if len(requests) <= allowed:
+            delete(store, prefix)
+
+    patch.setattr(RemoteStore, "put", failing_put)
+    if killed:
+        patch.setattr(RemoteStore, "delete", ignored_delete)
+
+
+def test_remote_directory_without_reference_set_is_not_replaced(tmp_path):
+    place = f"memory://{tmp_path.name}"
+    dataset = regular(f"{place}/store")
+    dataset.to_zarr(f"{place}/mine.parq", zarr_format=2, consolidated=True)
+    with pytest.raises(
+        ConflictError, match=r"mine\.parq: the target exists, but is not a reference set"
+    ):
+        write(f"{place}/store", f"{place}/mine.parq")
+    opened = xr.open_dataset(f"{place}/mine.parq", engine="nczarr", consolidated=True)
+    xr.testing.assert_equal(opened.load(), dataset)
 
 
 def test_directory_without_reference_set_is_not_replaced(tmp_path):

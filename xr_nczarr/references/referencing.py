@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from html import escape
 from itertools import islice
 from typing import Any
 
-from xr_nczarr.errors import ConflictError, UnsupportedError, quote
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    ConflictError,
+    NczarrError,
+    UnsupportedError,
+    quote,
+)
 from xr_nczarr.hierarchy import HierarchyOptions, document_keys, existing_chunks, open_hierarchy
 from xr_nczarr.model import ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
@@ -27,6 +35,7 @@ from xr_nczarr.storage.store import Address
 from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
 
 _BATCH_KEYS = 1024
+_RECORD_FILE = re.compile(r"(?:.*/)?refs\.[0-9]+\.parq", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -198,8 +207,9 @@ def _another_kind(place: str) -> ConflictError:
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
     """Write a directory of parquet files, replacing any existing reference set in it.
 
-    A local directory is replaced atomically. If an error occurs while a remote directory is being
-    written, the files written so far are deleted.
+    A local directory is replaced atomically. In a remote directory, the metadata document of the
+    existing set is removed first and that of the new set is written last, so that a set never
+    consists of old and new files. If an error occurs in between, the new files are deleted.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:
@@ -213,17 +223,33 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
             # case, the second file has replaced the first.
             staging.check_new_keys(names, ())
         return
-    # The document is the last item. Without it, the objects do not form a reference set.
+    if _holds_other_objects(folder):
+        raise _another_kind(folder.name)
+    rendered = list(items)  # may fail, so do this before removing anything
     folder.delete(".zmetadata")
     written: list[str] = []
     try:
-        for name, data in items:
+        for name, data in rendered:
             written.append(name)
             folder.put([(name, data)])
     except BaseException:
         for name in written:
-            folder.delete(name)
+            with suppress(NczarrError):
+                folder.delete(name)
         raise
+
+
+def _holds_other_objects(folder: RemoteStore) -> bool:
+    """Return whether a remote directory holds objects that do not belong to a reference set.
+
+    If an earlier write was interrupted, the directory may hold record files without a metadata
+    document.
+    """
+    if record_document(folder) is not None:
+        return False
+    with suppress(AccessDeniedError):
+        return not all(map(_RECORD_FILE.fullmatch, islice(folder.list_keys(), _BATCH_KEYS)))
+    return False
 
 
 def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tuple[str, Reference]]:
