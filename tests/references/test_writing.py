@@ -1,6 +1,7 @@
 """Reference sets of existing stores: written, read back, and read by other programs."""
 
 import dataclasses
+import gzip
 import json
 import os
 import zipfile
@@ -496,6 +497,49 @@ def test_directory_without_reference_set_is_not_replaced(tmp_path):
     ):
         write(tmp_path / "store", tmp_path / "mine.parquet")
     assert os.listdir(tmp_path / "mine.parquet") == ["part.0.parquet"]
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "FeatureCollection", "features": []},
+        {"name": "package", "version": "1.0.0"},
+        {"version": 1, "formatters": {}},
+        {"zarr_format": 3, "node_type": "group"},
+        {"metadata": {".zgroup": {"zarr_format": 2}}, "zarr_consolidated_format": 1},
+    ],
+    ids=["geojson", "package", "logging", "group", "consolidated"],
+)
+def test_json_document_that_is_no_reference_set_is_not_replaced(tmp_path, document):
+    regular(tmp_path / "store")
+    text = json.dumps(document).encode()
+    for name, content in {
+        "mine.json": text,
+        "mine.json.gz": gzip.compress(text),
+        "damaged.json.gz": gzip.compress(text)[:-9],
+    }.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ConflictError, match="the target exists, but is not a reference set"):
+            write(tmp_path / "store", tmp_path / name)
+        assert (tmp_path / name).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {".zgroup": '{"zarr_format": 2}'},
+        {"a/zarr.json": {"zarr_format": 3}},
+        {"version": 1, "templates": {"u": "x"}, "gen": [], "refs": {}},
+    ],
+    ids=["empty", "version 0", "zarr 3", "version 1"],
+)
+def test_reference_document_of_other_program_is_replaced(tmp_path, document):
+    dataset = regular(tmp_path / "store")
+    (tmp_path / "set.json").write_text(json.dumps(document))
+    write(tmp_path / "store", tmp_path / "set.json")
+    opened = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
+    xr.testing.assert_equal(opened.load(), dataset)
 
 
 @pytest.mark.parametrize("place", ["local", "s3"])

@@ -4,6 +4,7 @@ from xr_nczarr.codecs.blosc_blocks import HEADER_BYTES, parse_blosc
 from xr_nczarr.codecs.compressors import crc32
 from xr_nczarr.codecs.pipeline import DAMAGED, ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import (
+    COMPRESSED_STARTS,
     check_codec,
     check_fill,
     check_known,
@@ -14,6 +15,7 @@ from xr_nczarr.codecs.registry import (
 from xr_nczarr.codecs.shard_index import ShardIndex
 
 __all__ = [
+    "COMPRESSED_STARTS",
     "DAMAGED",
     "HEADER_BYTES",
     "ChunkCodec",

@@ -52,6 +52,26 @@ MAX_DIMENSION = MAX_NUMBER // 2
 ReferenceInput = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
 
+_MEMBERS = {"version", "templates", "gen", "refs"}
+_METADATA = {".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"}
+
+
+def is_reference_document(document: bytes) -> bool:
+    """Return whether a JSON document is a reference set, without checking its entries.
+
+    Many JSON documents map names to strings or lists. Therefore, a document of version 0 must also
+    contain the metadata of a group or array, and a document of version 1 no member that is not in
+    the specification.
+    """
+    try:
+        members, refs, _, _ = _load(document, DEFAULT_LIMITS)
+    except ReferenceSetError:
+        return False
+    return members.keys() <= _MEMBERS or (
+        refs is members and any(key.rpartition("/")[2] in _METADATA for key in refs)
+    )
+
+
 def _is_record_set(value: Any) -> bool:
     """Return whether the value of ``.zmetadata`` describes a folder of parquet files.
 

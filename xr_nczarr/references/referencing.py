@@ -12,20 +12,23 @@ from html import escape
 from itertools import islice
 from typing import Any
 
+from xr_nczarr.codecs import COMPRESSED_STARTS, decompressed
 from xr_nczarr.errors import (
     AccessDeniedError,
+    ChunkError,
     ConflictError,
     NczarrError,
     UnsupportedError,
     quote,
 )
 from xr_nczarr.hierarchy import HierarchyOptions, document_keys, existing_chunks, open_hierarchy
-from xr_nczarr.model import ArrayNode, Limits
+from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
 from xr_nczarr.progress import Progress
 from xr_nczarr.references.entries import Reference, is_metadata
 from xr_nczarr.references.opening import open_record_set, open_references, record_document
 from xr_nczarr.references.parquet import render_parquet_references
+from xr_nczarr.references.parse import is_reference_document
 from xr_nczarr.references.recognition import is_parquet, parse_target
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.render import collect_references, portable, render_collected
@@ -104,7 +107,7 @@ def write(
     target
         Path or URL of the reference set. If it ends in ``.parq`` or ``.parquet``, a directory of
         parquet files is written, and otherwise a JSON document (version 1). An existing set is
-        replaced.
+        replaced: atomically on local disks, and otherwise, for parquet files, by removing it first.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
@@ -189,11 +192,25 @@ def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | RemoteStore:
 
 
 def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) -> None:
-    size = min(folder.size(name) or 0, 64)
-    begin = next(folder.fetch_ranges([ByteRange(name, 0, size)])) if size else None
-    if begin and not bytes(begin).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+    if _is_other_document(folder, name):
         raise _another_kind(f"{folder.name}/{name}")
     folder.put([(name, document)])
+
+
+def _is_other_document(folder: LocalStore | RemoteStore, name: str) -> bool:
+    """Return whether an object exists and is neither a reference document nor empty."""
+    size = min(folder.size(name) or 0, 64)
+    begin = next(folder.fetch_ranges([ByteRange(name, 0, size)])) if size else None
+    if not begin:
+        return False
+    if not bytes(begin).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", *COMPRESSED_STARTS)):
+        return True  # possibly a large data file, which need not be read
+    (existing,) = folder.fetch([name])
+    try:
+        document = decompressed(bytes(existing or b""), DEFAULT_LIMITS.max_consolidated_bytes)
+    except ChunkError:
+        return True
+    return not is_reference_document(document)
 
 
 def _another_kind(place: str) -> ConflictError:
