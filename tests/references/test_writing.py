@@ -10,6 +10,7 @@ from pathlib import Path
 import fsspec
 import kerchunk.utils
 import netCDF4
+import numcodecs
 import numpy as np
 import pytest
 import virtualizarr
@@ -497,6 +498,23 @@ def test_directory_without_reference_set_is_not_replaced(tmp_path):
     ):
         write(tmp_path / "store", tmp_path / "mine.parquet")
     assert os.listdir(tmp_path / "mine.parquet") == ["part.0.parquet"]
+
+
+@pytest.mark.parametrize("name", ["set.json.gz", "set.json.zst", "set.json.zstd"])
+def test_name_of_document_determines_its_compression(tmp_path, name):
+    dataset = regular(tmp_path / "store")
+    for _ in range(2):  # an existing compressed document is replaced
+        write(tmp_path / "store", tmp_path / name)
+    codec = {"gz": numcodecs.GZip, "zst": numcodecs.Zstd, "zstd": numcodecs.Zstd}
+    document = codec[name.rpartition(".")[2]]().decode((tmp_path / name).read_bytes())
+    write(tmp_path / "store", tmp_path / "set.json")
+    assert bytes(document) == (tmp_path / "set.json").read_bytes()
+    xr.testing.assert_equal(xr.open_dataset(tmp_path / name, engine="nczarr").load(), dataset)
+    compression = {"compression": "gzip" if name.endswith("gz") else "zstd"}
+    options = {"fo": str(tmp_path / name), "target_options": compression}
+    if compression["compression"] in fsspec.available_compressions():
+        filesystem = fsspec.filesystem("reference", **options)
+        assert "t/.zarray" in filesystem.references
 
 
 @pytest.mark.parametrize(

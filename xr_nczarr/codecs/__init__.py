@@ -9,6 +9,7 @@ from xr_nczarr.codecs.registry import (
     check_fill,
     check_known,
     compile_codec,
+    compressed,
     decompressed,
     registered_kind,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "check_fill",
     "check_known",
     "compile_codec",
+    "compressed",
     "crc32",
     "decompressed",
     "parse_blosc",

@@ -245,6 +245,16 @@ def decompressed(data: bytes, max_bytes: int) -> bytes:
         raise
 
 
+def compressed(data: bytes, name: str) -> bytes:
+    """Compress a document with the codec `name` (``gzip`` or ``zstd``).
+
+    This is the inverse of `decompressed`.
+    """
+    flow = Flow("document", UINT8, None, None, len(data), limited=False)
+    codec = compile_chain([CodecSpec(name, place="document")], flow, DEFAULT_LIMITS, {})
+    return bytes(codec.encode_buffer(np.frombuffer(data, UINT8)))
+
+
 def _place(spec: CodecSpec) -> str:
     return f"codec {spec.name} ({spec.place})"
 

@@ -12,7 +12,7 @@ from html import escape
 from itertools import islice
 from typing import Any
 
-from xr_nczarr.codecs import COMPRESSED_STARTS, decompressed
+from xr_nczarr.codecs import COMPRESSED_STARTS, compressed, decompressed
 from xr_nczarr.errors import (
     AccessDeniedError,
     ChunkError,
@@ -38,6 +38,7 @@ from xr_nczarr.storage.store import Address
 from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
 
 _BATCH_KEYS = 1024
+_COMPRESSED_SUFFIXES = {".json.gz": "gzip", ".json.zst": "zstd", ".json.zstd": "zstd"}
 _RECORD_FILE = re.compile(r"(?:.*/)?refs\.[0-9]+\.parq", re.DOTALL)
 
 
@@ -106,8 +107,10 @@ def write(
         A path, URL or store, as for `xarray.open_dataset` with ``engine="nczarr"``.
     target
         Path or URL of the reference set. If it ends in ``.parq`` or ``.parquet``, a directory of
-        parquet files is written, and otherwise a JSON document (version 1). An existing set is
-        replaced: atomically on local disks, and otherwise, for parquet files, by removing it first.
+        parquet files is written, and otherwise a JSON document (version 1). If it ends in
+        ``.json.gz``, ``.json.zst`` or ``.json.zstd``, the document is compressed. An existing set
+        is replaced: atomically on local disks, and otherwise, for parquet files, by removing it
+        first.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
@@ -192,8 +195,12 @@ def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | RemoteStore:
 
 
 def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) -> None:
+    """Write a JSON document, replacing any existing one. Compress it if its name says so."""
     if _is_other_document(folder, name):
         raise _another_kind(f"{folder.name}/{name}")
+    for suffix, codec in _COMPRESSED_SUFFIXES.items():
+        if name.endswith(suffix):
+            document = compressed(document, codec)
     folder.put([(name, document)])
 
 
