@@ -20,6 +20,7 @@ from xr_nczarr.errors import (
     AccessDeniedError,
     LimitError,
     NczarrError,
+    ReferenceSetError,
     RefusedError,
     StorageError,
 )
@@ -292,6 +293,11 @@ def test_forked_process_can_continue_reading(served):
 def test_empty_names_in_reference_set_are_not_listed_as_children():
     references = {".zgroup": '{"zarr_format": 2}', "/x": "{}", "//": "{}", "a/": "{}"}
     assert list(xr.open_dataset(references, engine="nczarr")) == []
+
+
+def test_lone_surrogate_in_consolidated_metadata_raises_reference_set_error():
+    with pytest.raises(ReferenceSetError, match=r"references: \.zmetadata: the inline data"):
+        read(metadata() | {".zmetadata": "\ud800"})
 
 
 def test_error_for_invalid_reference_dict_begins_with_store_name():

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import json
 import os
+import sys
 import zipfile
 from pathlib import Path
 
@@ -498,6 +499,18 @@ def test_directory_without_reference_set_is_not_replaced(tmp_path):
     ):
         write(tmp_path / "store", tmp_path / "mine.parquet")
     assert os.listdir(tmp_path / "mine.parquet") == ["part.0.parquet"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems reject such names")
+@pytest.mark.parametrize("generators", [False, True])
+def test_references_to_files_with_undecodable_names_are_written_as_json(tmp_path, generators):
+    dataset = regular(tmp_path / "store")
+    source = (tmp_path / "store").rename(tmp_path / os.fsdecode(b"\xff"))
+    write(source, tmp_path / "set.json", generators=generators)
+    opened = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
+    xr.testing.assert_equal(opened.load(), dataset)
+    with pytest.raises(UnsupportedError, match=r"URL .*udcff.* not valid Unicode.*JSON"):
+        write(source, tmp_path / "set.parq")
 
 
 @pytest.mark.parametrize("name", ["set.json.gz", "set.json.zst", "set.json.zstd"])

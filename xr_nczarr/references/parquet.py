@@ -219,7 +219,8 @@ def render_parquet_references(
     ------
     UnsupportedError
         If pyarrow is not installed, or if the layout cannot represent the set. Apart from metadata,
-        the layout can represent only references to chunks of Zarr v2 arrays.
+        the layout can represent only references to chunks of Zarr v2 arrays, and only URLs that are
+        valid Unicode.
     ReferenceSetError
         If the metadata of an array is invalid.
     """
@@ -298,7 +299,14 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
     rows = [b"" if isinstance(row, Address) and row.length == 0 else row for row in rows]
     targets = [row if isinstance(row, Address) else Address("") for row in rows]
     raw = [row if isinstance(row, bytes) else None for row in rows]
-    paths = pa.array([target.url or None for target in targets], pa.string())
+    try:
+        paths = pa.array([target.url or None for target in targets], pa.string())
+    except UnicodeEncodeError as error:
+        raise UnsupportedError(
+            f"parquet files cannot contain the URL {quote(error.object)}, because it is not valid "
+            "Unicode",
+            remedy="Write a JSON document instead, or rename the file",
+        ) from error
     offsets = pa.array([target.offset or 0 for target in targets], pa.int64())
     sizes = pa.array([target.length or 0 for target in targets], pa.int64())
     columns = [paths, offsets, sizes, pa.array(raw, pa.binary())]

@@ -79,7 +79,9 @@ def _is_record_set(value: Any) -> bool:
     """
     if isinstance(value, Mapping):
         return "record_size" in value
-    return isinstance(value, str) and is_record_document(value.encode())
+    if not isinstance(value, str):
+        return False
+    return is_record_document(value.encode(errors="backslashreplace"))
 
 
 def parse_references(

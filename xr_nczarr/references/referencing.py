@@ -164,7 +164,9 @@ def write(
         document = render_collected(references, generators=generators)
         members = len(document.get("gen", ()))
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-        _put_document(_folder(folder, options), name, text.encode())
+        # In Python, surrogates represent the undecodable bytes of file names. In JSON, they must be
+        # escape sequences.
+        _put_document(_folder(folder, options), name, text.encode(errors="backslashreplace"))
     counts = references.chunk_counts()
     return WrittenReferences(
         target=mask(url), references=sum(counts.values()), arrays=len(counts), generators=members
