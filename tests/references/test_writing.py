@@ -513,6 +513,17 @@ def test_references_to_files_with_undecodable_names_are_written_as_json(tmp_path
         write(source, tmp_path / "set.parq")
 
 
+def test_huge_sparse_array_can_only_be_written_as_json(tmp_path):
+    array = array_document((10**12, 10**6), chunks=[1, 2])
+    source = {".zgroup": '{"zarr_format": 2}', "a/.zarray": json.dumps(array)}
+    source |= {"a/.zattrs": '{"_ARRAY_DIMENSIONS": ["y", "x"]}', "a/7.3": "x" * 8}
+    with pytest.raises(UnsupportedError, match=r"a/\.zarray: .* a row for each .* JSON"):
+        write(source, tmp_path / "set.parq")
+    write(source, tmp_path / "set.json")
+    opened = xr.open_dataset(tmp_path / "set.json", engine="nczarr")
+    assert opened.a[7, 5:8].values.tolist() == [0, *[int.from_bytes(b"xxxx", "little")] * 2]
+
+
 @pytest.mark.parametrize("name", ["set.json.gz", "set.json.zst", "set.json.zstd"])
 def test_name_of_document_determines_its_compression(tmp_path, name):
     dataset = regular(tmp_path / "store")

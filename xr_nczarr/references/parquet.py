@@ -32,6 +32,12 @@ from xr_nczarr.references.tables import DOTTED, flat_index
 from xr_nczarr.storage.store import Address
 
 _MAX_RECORD_ROWS = 10_000_000
+_MAX_SPARSE_ROWS = 10_000_000
+_MAX_ROWS_PER_REFERENCE = 1000
+"""Maximum number of rows per reference for arrays with more than `_MAX_SPARSE_ROWS` chunks.
+
+Empty rows cannot be omitted, because fsspec fails if the first record file of an array is missing.
+"""
 
 
 def parse_parquet_references(
@@ -220,7 +226,7 @@ def render_parquet_references(
     UnsupportedError
         If pyarrow is not installed, or if the layout cannot represent the set. Apart from metadata,
         the layout can represent only references to chunks of Zarr v2 arrays, and only URLs that are
-        valid Unicode.
+        valid Unicode. Also raised if almost all chunks of a large array are missing.
     ReferenceSetError
         If the metadata of an array is invalid.
     """
@@ -242,6 +248,13 @@ def render_parquet_references(
         grid = _grid(text)
         if grid is None:
             raise _no_grid(key)
+        if math.prod(grid) > max(_MAX_SPARSE_ROWS, _MAX_ROWS_PER_REFERENCE * references.key_count):
+            raise UnsupportedError(
+                "parquet files would contain a row for each chunk of the array, although almost "
+                "none of the chunks exist",
+                remedy="Write a JSON document instead",
+                key=key,
+            )
         nested = parse_members(text.encode()).get("dimension_separator") == "/"
         keys = chunk_keys(array, grid, "/" if nested else ".")
         for record in itertools.count():
