@@ -195,7 +195,7 @@ def test_chunks_without_reference_in_parquet_file_are_read_as_fill_value(tmp_pat
 def test_generators_of_one_trillion_keys_are_not_expanded():
     huge = {"i": {"stop": 10**6}, "j": {"stop": 10**6}}
     started = time.process_time()
-    formula = generated(key="t/{{i}}.{{j}}", url="nowhere", dimensions=huge)
+    formula = generated(key="u/{{i}}.{{j}}", url="nowhere", dimensions=huge)
     assert read(formula) == [-1] * 8
     with pytest.raises(LimitError, match="max_references"):
         read(generated(key="t/{{i + j}}", url="nowhere", dimensions=huge))
@@ -293,6 +293,24 @@ def test_forked_process_can_continue_reading(served):
 def test_empty_names_in_reference_set_are_not_listed_as_children():
     references = {".zgroup": '{"zarr_format": 2}', "/x": "{}", "//": "{}", "a/": "{}"}
     assert list(xr.open_dataset(references, engine="nczarr")) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "key"),
+    [((2, 4), "t/0"), ((2, 4), "t/0.0.0"), ((8,), "t/0.0"), ((), "t/0.0")],
+    ids=["too few", "too many", "vector", "scalar"],
+)
+def test_chunks_with_wrong_number_of_indices_are_not_read_as_missing(shape, key):
+    """kerchunk 0.2.10 stores two-dimensional arrays of small GRIB files as chunk 0."""
+    document = metadata(shape=shape, chunks=shape) | {key: "a" * 4 * max(1, np.prod(shape))}
+    document["t/.zattrs"] = json.dumps({"_ARRAY_DIMENSIONS": ["x", "y"][: len(shape)]})
+    with pytest.raises(ReferenceSetError, match=r"t/.*: the chunk key contains \d indices"):
+        read(document)
+
+
+def test_missing_chunks_are_read_beside_leftover_chunks_of_another_rank():
+    document = metadata() | {"t/0": "a" * 16, "t/0.0": "b" * 16}
+    assert read(document)[4:] == [-1] * 4
 
 
 def test_lone_surrogate_in_consolidated_metadata_raises_reference_set_error():

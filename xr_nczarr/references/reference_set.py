@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from xr_nczarr.errors import ReferenceSetError
+from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ChunkKeys
 from xr_nczarr.references.entries import (
@@ -69,6 +69,30 @@ class ReferenceSet(PickledByFields):
         if len(generated) + (listed is not None) > 1:
             raise ReferenceSetError("the key is declared twice", key=key)
         return generated[0] if generated else listed
+
+    def check_missing(self, key: str) -> None:
+        """Check that a chunk may be missing, given that the set does not declare `key`.
+
+        kerchunk stores small arrays of GRIB files inline as chunk 0, whatever their rank.
+
+        Raises
+        ------
+        ReferenceSetError
+            If all chunks that the set declares for the same array have another number of indices.
+        """
+        prefix = key[: key.rfind("/") + 1]
+        ranks = self._ranks.get(prefix)
+        if ranks is None or not key[len(prefix) : len(prefix) + 1].isdigit():
+            return
+        rank = key.count(".", len(prefix)) + 1
+        if rank not in ranks:
+            raise ReferenceSetError(
+                f"the chunk key contains {rank} indices, but all keys in the set that begin with "
+                f"{quote(repr(prefix))} contain {min(ranks)}",
+                remedy="Recreate the reference set. If it was created from GRIB files, pass a "
+                "smaller inline_threshold to kerchunk",
+                key=key,
+            )
 
     def find_listed(self, key: str) -> Reference | None:
         """Return the reference for `key`, or None if the set does not list the key.
@@ -182,6 +206,20 @@ class ReferenceSet(PickledByFields):
     @cached_property
     def _sorted_keys(self) -> list[str]:
         return sorted(self.entries)
+
+    @cached_property
+    def _ranks(self) -> dict[str, set[int]]:
+        """Maps the prefix of each array's chunk keys to the ranks of the declared chunks.
+
+        Nested chunk keys are omitted, because their prefixes cannot always be determined.
+        """
+        splits = filter(None, map(split_chunk_key, self.entries))
+        generated = (generator.pattern for generator in self.generators)
+        ranks: dict[str, set[int]] = {}
+        for pattern in (*(split[0] for split in splits), *self.tables, *filter(None, generated)):
+            if pattern.separator == ".":
+                ranks.setdefault(pattern.prefix, set()).add(pattern.rank)
+        return ranks
 
     @cached_property
     def _by_pattern(self) -> dict[KeyPattern | None, list[Generator]]:

@@ -328,7 +328,9 @@ class ReferenceStore(Store):
         check_key(key, self.name)
         try:
             reference = self.references.resolve(key)
-            if isinstance(reference, Address) and reference.url not in urls:
+            if reference is None:
+                self.references.check_missing(key)
+            elif isinstance(reference, Address) and reference.url not in urls:
                 urls[reference.url] = self._resolve_target(reference.url)
         except NczarrError as error:
             error.add_context(store=self.name, key=key)
