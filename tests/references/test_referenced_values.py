@@ -145,6 +145,14 @@ def test_reference_beyond_end_of_file_raises_storage_error(served, tmp_path):
                 read(metadata() | {"t/0": [url, 0, 16], "t/1": [url, start, 16]})
 
 
+def test_reference_beyond_end_of_file_error_suggests_recreating_set(tmp_path):
+    (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
+    with pytest.raises(
+        StorageError, match=r"\. If the file has changed, recreate the reference set"
+    ):
+        read(metadata() | {"t/0": [str(tmp_path / "a.bin"), 1000, 16]})
+
+
 # Regression D40
 def test_referenced_chunk_of_wrong_length_raises_nczarr_error(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())

@@ -10,6 +10,9 @@ from xr_nczarr.errors import LimitError, StorageError
 Bytes = bytes | bytearray | memoryview
 Read = Callable[[int, int], Bytes | None]
 
+OUT_OF_BOUNDS = "The object has changed since its index was written; rewrite the object"
+"""Remedy for a byte range that is not within its object."""
+
 
 class ByteRange(NamedTuple):
     """A range of `length` bytes in the object at `key`, or the whole object.
@@ -109,7 +112,7 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
         raise StorageError(
             f"the byte range at offset {item.start} with length {item.length} is out of bounds for "
             f"an object of {size} bytes",
-            remedy="The object has changed since its index was written; rewrite the object",
+            remedy=OUT_OF_BOUNDS,
             store=store,
             key=item.key,
         )
