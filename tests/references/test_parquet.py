@@ -218,6 +218,17 @@ def test_damaged_record_file_error_includes_file_name(tmp_path, monkeypatch, rea
     assert caught.value.key == "t/refs.0.parq"
 
 
+def test_record_file_with_undecodable_url_raises_reference_set_error(tmp_path):
+    write(tmp_path, "pyarrow")
+    record = tmp_path / "t/refs.0.parq"
+    rows = pd.DataFrame({"path": ["s3://b/undecodable"] * 12, "offset": 1, "size": 1})
+    rows.to_parquet(record, compression=None)
+    record.write_bytes(record.read_bytes().replace(b"undecodable", b"\xffndecodable"))
+    references, _ = open_folder(tmp_path)
+    with pytest.raises(ReferenceSetError, match=r"refs\.0\.parq: the parquet file cannot be read"):
+        references.resolve("t/10")
+
+
 @pytest.mark.parametrize(("column", "value"), [("offset", -1), ("size", -5), ("offset", 0.5)])
 def test_invalid_value_in_record_file_raises_reference_set_error(tmp_path, column, value):
     (tmp_path / "t").mkdir()

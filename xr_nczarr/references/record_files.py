@@ -27,7 +27,6 @@ from xr_nczarr.storage.shared_cache import SharedCache
 COLUMNS = ("path", "offset", "size", "raw")
 _MAX_KEPT_FILES = 16
 _NUMBER_BYTES = 16  # per row, for offset and size
-_UNREADABLE = (ValueError, OSError, RuntimeError, LookupError, TypeError, AssertionError)
 
 Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
 """Function that takes the names of files in a directory and yields their contents in order.
@@ -96,9 +95,9 @@ class RecordFiles:
         with ErrorContext(key=name):
             try:
                 return self.load([name])[name].row(row)
-            except NczarrError:
+            except (NczarrError, MemoryError):
                 raise
-            except _UNREADABLE as error:
+            except Exception as error:  # parquet libraries raise errors of many types
                 problem = f"the parquet file cannot be read ({reason_of(error)})"
                 raise ReferenceSetError(problem) from error
 
