@@ -202,6 +202,13 @@ def test_successive_transposes_are_applied_in_order():
     assert zlib.decompress(data) == deltas.transpose(1, 2, 0).transpose(1, 0, 2).tobytes()
 
 
+def test_typed_filter_before_transpose_encodes_a_scalar():
+    scale = {"dtype": "<f8", "astype": "<i2", "scale": 10, "offset": 0}
+    filters = ("fixedscaleoffset", scale), ("transpose", {"order": []})
+    codec = make_codec("<f8", (), *filters, ("bytes", {}))
+    assert_decodes(codec, np.int16(15).tobytes(), np.array(1.5))
+
+
 def test_uncompressed_chunk_decodes_to_view():
     codec = make_codec("<i4", (2, 2), ("bytes", {"endian": "little"}))
     data = np.arange(4, dtype="<i4")

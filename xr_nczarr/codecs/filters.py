@@ -108,7 +108,7 @@ def build_typed(request: StepRequest) -> Step:
         if not codec.scale:
             raise MetadataError('codec parameter "scale" is 0; expected a nonzero number')
     count = flow.size // dtype.itemsize
-    shape = flow.shape if flow.shape and flow.count == count else (count,)
+    shape = (count,) if flow.shape is None or flow.count != count else flow.shape
     step = wrap(codec, flow.retyped(dtype, shape), flow.retyped(stored, shape))
     return replace(step, tolerance=partial(_tolerance, spec.name, codec, dtype, stored))
 
