@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 
 import xr_nczarr
-from tests.formats.test_v3 import LITTLE, ZARR_OPTIONS, ZARR_TYPES, sharded
+from tests.formats.test_v3 import EXAMPLE, LITTLE, ZARR_OPTIONS, ZARR_TYPES, sharded
 from tests.interop.readers import by_tensorstore, by_zarrs
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import UnsupportedError
@@ -133,6 +133,18 @@ def test_tensorstore_arrays_are_read(codecs, tmp_path):
     values[4:, 6:] = 0
     tensorstore.open(spec, create=True).result().write(values).result()
     assert_same(read_all(opened(tmp_path)), values)
+
+
+def test_error_about_codecs_after_inner_shards_names_store_and_variable(tmp_path):
+    inner = sharded([1], [LITTLE])
+    codecs = [sharded([2], [inner, {"name": "gzip", "configuration": {"level": 1}}])]
+    grid = {"name": "regular", "configuration": {"chunk_shape": [4]}}
+    members = {**EXAMPLE, "shape": [4], "dimension_names": ["x"], "chunk_grid": grid}
+    store = {"zarr.json": json.dumps(members | {"codecs": codecs}).encode()}
+    dataset = xr.open_dataset(store, engine="nczarr")
+    with pytest.raises(UnsupportedError, match="inner sharding codec") as caught:
+        dataset["data"].load()
+    assert (caught.value.store, caught.value.variable) == ("mapping", "/")
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)

@@ -124,7 +124,7 @@ class ChunkedArray:
                 ShardIndex(level, inner_shape, limits=options.limits, custom=options.codecs)
                 for level, inner_shape in zip(node.shards, inner_shapes, strict=True)
             ]
-        return Shards(node, levels)
+            return Shards(node, levels)
 
     @cached_property
     def _bounded_store(self) -> Store:
