@@ -31,6 +31,8 @@ pytestmark = [
 
 RANDOM = np.random.default_rng(4)
 TRANSPOSED = {"name": "transpose", "configuration": {"order": [1, 0]}}
+TRANSPOSED_INDEX = {"name": "transpose", "configuration": {"order": [2, 0, 1]}}
+CRC = {"name": "crc32c"}
 
 
 def values_of(dtype, shape):
@@ -122,6 +124,8 @@ def test_zarr_python_arrays_in_every_layout_are_read(options, tmp_path):
         [TRANSPOSED, sharded([3, 2], [LITTLE, {"name": "gzip"}])],
         [TRANSPOSED, sharded([6, 2], [TRANSPOSED, LITTLE], index_location="start")],
         [TRANSPOSED, sharded([6, 2], [TRANSPOSED, sharded([1, 3], [LITTLE])])],
+        [sharded([2, 3], [LITTLE], index_codecs=[TRANSPOSED_INDEX, LITTLE])],
+        [TRANSPOSED, sharded([3, 2], [LITTLE], index_codecs=[TRANSPOSED_INDEX, LITTLE, CRC])],
     ],
     ids=str,
 )

@@ -120,7 +120,8 @@ def _parse_level(value: Json, shape: tuple[int, ...], itemsize: int, place: str)
     check_members(configuration, members, place)
     location = read_text(configuration.get("index_location", "end"), place, ("start", "end"))
     index = configuration.get("index_codecs", [_LITTLE, "crc32c"])
-    index_codecs = _parse_specs(index, f"{place}.index_codecs", 0, _INDEX_TYPE.itemsize)
+    rank = len(shape) + 1  # the index has an axis for the offset and length
+    index_codecs = _parse_specs(index, f"{place}.index_codecs", rank, _INDEX_TYPE.itemsize)
     outer = [shape[axis] for axis in order]
     inner = read_lengths(required(configuration, "chunk_shape", place), place, least=1)
     if len(inner) != len(outer) or any(
