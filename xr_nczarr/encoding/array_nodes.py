@@ -100,7 +100,8 @@ def make_node(
             shards=shard_specs(shards, chunk, shape, required=required),
         )
         try:
-            codecs = requested_codecs(encoding, zarr, shuffles=not dtype.hasobject)
+            shuffles = encoded.kind != "string" and not dtype.hasobject
+            codecs = requested_codecs(encoding, zarr, shuffles=shuffles)
             check_codecs(codecs, dtype, len(shape), layout)
             specs = (*leading, *codec_specs(codecs, itemsize, zarr))
             node = replace(uncompressed, codecs=zarr.complete(specs, registered_kind))

@@ -90,8 +90,8 @@ def requested_codecs(
     implies the shuffle filter, unless ``shuffle`` is false or the Zarr version has no filters.
 
     If `shuffles` is False, the shuffle filter is left out, unless the codecs come from the keys of
-    xarray's zarr engine (item 1). Pass False for variable-length items, because other programs
-    reject shuffled chunks whose size is not a multiple of the item size.
+    xarray's zarr engine (item 1). Pass False for strings and variable-length items, because other
+    programs reject shuffled chunks whose size is not a multiple of the element size.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
