@@ -3,6 +3,7 @@
 import os
 
 import netCDF4
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -151,6 +152,34 @@ def test_compressed_strings_are_not_shuffled(tmp_path, dialect, zarr_format, enc
     to_nczarr(dataset, tmp_path / "s", **options)
     with xr.open_dataset(tmp_path / "s", engine="zarr", consolidated=False) as opened:
         assert opened.v.values.astype("U3").tolist() == ["a", "bcd"]
+
+
+# Zarr v2 strings with a fill value were converted to floats, because there was no string.
+@pytest.mark.parametrize("chunks", [None, {}], ids=["eager", "dask"])
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_empty_selection_of_opened_strings_is_stored_as_strings(path, dialect, zarr_format, chunks):
+    source = {}
+    dataset = xr.Dataset({"v": ("x", np.array(["a", "bcd"], object), {}, {"_FillValue": ""})})
+    to_nczarr(dataset, source, zarr_format=zarr_format, dialect="zarr")
+    opened = xr.open_dataset(source, engine="nczarr", chunks=chunks)
+    options = {"zarr_format": zarr_format, "dialect": dialect, "unlimited_dims": "x"}
+    to_nczarr(opened.isel(x=slice(0)), path, **options)
+    to_nczarr(dataset, path, append_dim="x")
+    assert read(path).v.values.tolist() == ["a", "bcd"]
+
+
+@pytest.mark.parametrize(("dialect", "dtype"), [("nczarr", "S1"), ("zarr", object)])
+def test_copy_of_empty_array_of_bytes_stores_bytes(dialect, dtype):
+    source, target = {}, {}
+    dataset = xr.Dataset({"v": ("x", np.array([b"a"], object))})
+    encoding = {"v": {"filters": [numcodecs.VLenBytes()]}}
+    to_nczarr(dataset, source, zarr_format=3, dialect="zarr", encoding=encoding)
+    empty = xr.open_dataset(source, engine="nczarr").isel(x=slice(0))
+    store = {}
+    to_nczarr(empty, store, zarr_format=3, dialect="zarr")
+    xr_nczarr.copy(store, target, dialect=dialect)
+    assert read(target).v.dtype == dtype
 
 
 # The texts were written as if each of them were one of the stored characters.

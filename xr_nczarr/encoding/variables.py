@@ -15,7 +15,7 @@ from xr_nczarr.encoding.cf_encoding import with_checked_values
 from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
 from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
-from xr_nczarr.encoding.strings import encode_text, in_width, string_data
+from xr_nczarr.encoding.strings import encode_text, in_width, string_data, typed_empty
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
@@ -151,6 +151,7 @@ def encode_variables(
             # variable that is its own bounds would lose its units.
             variable = conventions.encode_cf_variable(prepared[key], name=key)
         with ErrorContext(variable=name):
+            variable = typed_empty(variable, prepared[key].encoding)
             encoded[name] = _encode_variable(variable, name, layout, key in encoding)
     return encoded
 
@@ -161,8 +162,9 @@ def encode_alone(variable: Variable, name: str, layout: Layout, explicit: bool) 
     A bounds variable keeps all its attributes. `encode_variables`, in contrast, leaves out the
     attributes that a bounds variable shares with its coordinate variable.
     """
-    encoded = conventions.encode_cf_variable(_prepared(variable, name, explicit), name=name)
-    return _encode_variable(encoded, name, layout, explicit)
+    prepared = _prepared(variable, name, explicit)
+    encoded = conventions.encode_cf_variable(prepared, name=name)
+    return _encode_variable(typed_empty(encoded, prepared.encoding), name, layout, explicit)
 
 
 def user_attributes(
