@@ -248,6 +248,21 @@ def test_scalars_round_trip(tmp_path):
     assert read_all(opened(tmp_path)) == 2.5
 
 
+@pytest.mark.parametrize(
+    ("location", "read"),
+    [
+        ("start", lambda directory: zarr.open_array(directory)[:]),
+        ("end", lambda directory: zarr.open_array(directory)[:]),
+        ("end", by_tensorstore),
+    ],
+)
+def test_other_readers_read_crc32c_checksum_at_either_end_of_chunk(location, read, tmp_path):
+    dataset = xr.Dataset({"v": ("x", np.arange(4.0))})
+    encoding = {"v": {"codecs": [{"id": "crc32c", "location": location}]}}
+    xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding, zarr_format=3)
+    assert_same(read(tmp_path / "s/v"), dataset.v)
+
+
 def test_sharded_array_metadata_is_written_as_json(tmp_path):
     written(tmp_path, node_of("<f8", "sharded"), np.zeros((7, 11)))
     members = json.loads((tmp_path / "zarr.json").read_bytes())

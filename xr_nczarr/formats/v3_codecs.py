@@ -431,6 +431,9 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
         configuration["data_type"] = np.dtype(configuration["data_type"]).name
     if name in NUMERIC_CODECS:
         configuration = _render_numbers(configuration)
+    if name == "crc32c" and configuration.pop("location", "end") == "start":
+        # The registered codec always stores the checksum at the end, and has no parameters.
+        return {"name": _NUMCODECS + name, "configuration": {"location": "start"}}
     configuration = _REGISTERED.get(name, {}) | configuration
     if name == "blosc":
         kind = configuration["shuffle"]
