@@ -17,7 +17,7 @@ from zarr.core.dtype import VariableLengthUTF8
 
 import xr_nczarr
 from tests.stores import array_document, put
-from xr_nczarr import MetadataError
+from xr_nczarr import MetadataError, UnsupportedError
 from xr_nczarr.backend.decoding import Unpacking
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 
@@ -421,6 +421,17 @@ def test_datetimes_with_unit_multiplier_are_converted_to_base_unit():
     dataset = opened(written(3, data=data, fill_value=np.datetime64("NaT", "s")))
     assert dataset.dtype == "M8[s]"
     np.testing.assert_array_equal(dataset, data)
+
+
+# The last time was read as one in the year 1816.
+@pytest.mark.filterwarnings("ignore:The data type")
+@pytest.mark.parametrize("selection", [slice(None), 2], ids=["all", "scalar"])
+def test_datetimes_that_overflow_in_base_unit_raise_error(selection):
+    data = np.array([0, 1, 253402300799 * 10**7]).view("M8[100ns]")  # the end of the year 9999
+    variable = opened(written(3, data=data, fill_value=np.datetime64("NaT", "s")))
+    np.testing.assert_array_equal(variable[:2], data[:2])
+    with pytest.raises(UnsupportedError, match=r"2534\d+ of dtype datetime64\[100ns\]"):
+        variable[selection].load()
 
 
 @pytest.mark.parametrize("version", [2, 3])

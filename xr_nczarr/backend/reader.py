@@ -12,7 +12,13 @@ from xarray import Variable
 from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.backend.decoding import unpacked_fill
-from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray, decode_text
+from xr_nczarr.backend.lazy import (
+    LazyArray,
+    SelectedArray,
+    UnreadableArray,
+    convert_multiples,
+    decode_text,
+)
 from xr_nczarr.backend.opened_encoding import (
     OPENING_KEY,
     Opening,
@@ -198,11 +204,12 @@ class StoredGroup:
         store = self.coordinate_store if _coordinate_keys(variable) else self.opened.store
         store = store.narrowed(node.chunk_keys)
         is_text = variable.kind == "string" and node.dtype.kind == "S"
+        has_multiples = node.dtype.kind in "mM" and np.datetime_data(node.dtype)[1] != 1
         lazy = LazyArray(
             ChunkedArray(node, store, self.reading),
             xarray_dtype(variable),
             variable.shape,
-            decode_text if is_text else None,
+            decode_text if is_text else convert_multiples if has_multiples else None,
         )
         self.arrays[name] = lazy
         attributes = xarray_attributes(variable)
