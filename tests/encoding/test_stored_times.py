@@ -9,10 +9,11 @@ import pytest
 import xarray as xr
 import zarr
 
+import xr_nczarr
 from tests.reading import read
 from tests.stores import read_objects
 from tests.writes import assert_rejected, series
-from xr_nczarr import ConflictError, to_nczarr
+from xr_nczarr import ConflictError, NczarrError, to_nczarr
 
 
 # Regression D51
@@ -165,6 +166,39 @@ def _numpy_times(path, name, values):
     group = zarr.open_group(path, mode="w", zarr_format=3)
     array = group.create_array(name, shape=(2,), dtype=values.dtype, dimension_names=["t"])
     array[:] = values
+
+
+# Picoseconds were rounded to nanoseconds, and copying any of these units raised a KeyError.
+@pytest.mark.parametrize("way", ["copy", "eager", "dask"])
+@pytest.mark.parametrize(
+    ("dtype", "problem"),
+    [
+        *[(dtype, None) for dtype in ("M8[Y]", "M8[M]", "M8[W]", "m8[W]", "M8[10s]")],
+        ("M8[ps]", "the time 1970-01-01T00:00:00.0+1 does not fit"),
+        ("m8[as]", "the time 1 attoseconds does not fit"),
+        ("m8[M]", r"timedelta64\[M\] cannot be encoded"),
+        ("m8", "timedelta64 cannot be encoded"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+def test_times_in_units_unsupported_by_xarray_are_converted_exactly_or_rejected(
+    path, tmp_path, way, dtype, problem
+):
+    def write():
+        if way == "copy":
+            xr_nczarr.copy(tmp_path / "source", path)
+        else:
+            chunks = {} if way == "dask" else None
+            to_nczarr(xr.open_dataset(tmp_path / "source", engine="nczarr", chunks=chunks), path)
+
+    values = np.array([1, 2]).view(dtype)
+    _numpy_times(tmp_path / "source", "v", values)
+    if problem is not None:
+        with pytest.raises(NczarrError, match=problem):
+            write()
+        return
+    write()
+    np.testing.assert_array_equal(read(path, decode_timedelta=True).v.values, values)
 
 
 # Timedeltas were stored in a wrong unit, and datetimes were rejected.

@@ -10,6 +10,7 @@ import xarray as xr
 
 from xr_nczarr.encoding.blockwise import largest
 from xr_nczarr.encoding.strings import string_data, unpadded
+from xr_nczarr.encoding.time_units import in_encoded_unit
 from xr_nczarr.encoding.variables import EncodedVariable, encode_alone, fill_scalar
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Layout, Variable
@@ -135,9 +136,8 @@ def _encode_with_xarray(
     explicit: bool,
 ) -> EncodedVariable:
     """Encode booleans, times and bytes as `to_netcdf` does; netCDF has no types for them."""
-    if data.dtype.kind in "mM" and (unit := np.datetime_data(data.dtype))[1] != 1:
-        # pandas does not support multiples of a unit.
-        data = data.astype(f"{data.dtype.kind}8[{unit[0]}]")
+    if data.dtype.kind in "mM":
+        data = in_encoded_unit(data, variable.path)
     # xarray does not support repeated dimension names.
     names = [f"dimension {axis}" for axis in range(data.ndim)]
     stored = xr.Variable(names, data, dict(variable.attributes), dict(encoding))

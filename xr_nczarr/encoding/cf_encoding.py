@@ -38,6 +38,7 @@ from xr_nczarr.encoding.number_encoding import (
     with_float_scale,
 )
 from xr_nczarr.encoding.strings import TEXT, in_width, padded, typed_text, without_missing
+from xr_nczarr.encoding.time_units import has_encoded_unit, in_encoded_unit
 from xr_nczarr.errors import ConflictError, reason_of
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.fixed_width import measured_width
@@ -74,6 +75,8 @@ def with_checked_values(variable: Variable, name: str) -> Variable:
         or NaT would be stored as an integer without a `_FillValue`.
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
+    if variable.dtype.kind in "mM" and not has_encoded_unit(variable.dtype):
+        variable = variable.copy(data=in_encoded_unit(variable.data, name))
     if variable.dtype.kind in "mMO":
         return _with_checked_times(variable, encoding, name)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
