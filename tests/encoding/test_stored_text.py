@@ -7,6 +7,7 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import xr_nczarr
 from tests.reading import read
@@ -167,6 +168,18 @@ def test_empty_selection_of_opened_strings_is_stored_as_strings(path, dialect, z
     to_nczarr(opened.isel(x=slice(0)), path, **options)
     to_nczarr(dataset, path, append_dim="x")
     assert read(path).v.values.tolist() == ["a", "bcd"]
+
+
+# The fill value was stored as text, which readers decoded as Base64.
+@pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("key", ["fill_value", "_FillValue"])
+def test_fill_value_of_variable_length_bytes_is_stored_as_base64(path, key, zarr_format):
+    dataset = xr.Dataset({"v": ("x", np.array([b"a", b"abcd"], object))})
+    encoding = {"v": {"filters": [numcodecs.VLenBytes()], "chunks": 1, key: b"abcd"}}
+    to_nczarr(dataset, path, zarr_format=zarr_format, dialect="zarr", encoding=encoding)
+    assert zarr.open_array(path + "/v").fill_value == b"abcd"
+    assert read(path, mask_and_scale=False).v.values.tolist() == [b"a", b"abcd"]
 
 
 @pytest.mark.parametrize(("dialect", "dtype"), [("nczarr", "S1"), ("zarr", object)])

@@ -307,7 +307,8 @@ def _encode_variable(
         data, described = quantized(data, encoding, missing, name)
         attributes |= described
     if attributes.get("_FillValue") is not None:
-        attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
+        binary = kind == "other" and dtype.hasobject
+        attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype, binary=binary)
     else:
         attributes.pop("_FillValue", None)
     fill_value = _fill_value(encoding, attributes, dtype, kind, layout, explicit)
@@ -333,7 +334,10 @@ def _fill_value(
     # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
     # requires a fill value, as in xarray.
     independent = layout.is_plain_zarr and layout.zarr.requires_fill_value
-    fill_value = _requested_fill(encoding, dtype, explicit) if explicit or independent else None
+    binary = kind == "other" and dtype.hasobject
+    fill_value = None
+    if explicit or independent:
+        fill_value = _requested_fill(encoding, dtype, explicit, binary=binary)
     undefined = explicit and encoding.get("fill_value", 0) is None
     declared = attributes.get("_FillValue")
     if declared is not None and not (independent and fill_value is not None):
@@ -341,7 +345,7 @@ def _fill_value(
     elif fill_value is None and (
         layout.zarr.requires_fill_value or not (layout.is_plain_zarr or undefined)
     ):
-        fill_value = b"" if dtype.hasobject and kind == "other" else default_fill(dtype)
+        fill_value = b"" if binary else default_fill(dtype)
     return fill_value
 
 
@@ -365,7 +369,9 @@ def _joined(variable: Variable) -> bool:
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 
 
-def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
+def _requested_fill(
+    encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool, *, binary: bool
+) -> Any:
     """Return the fill value that an encoding requests, in the dtype of the array, or None.
 
     If the value does not fit the dtype and was inherited from the opened store, it is ignored.
@@ -381,21 +387,25 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
     if np.asarray(requested).dtype.kind in "mM" and dtype.kind in "iuf":
         return None  # the fill value of times, which are now numbers
     if dtype.kind not in "iu" or np.iinfo(dtype).min <= requested <= np.iinfo(dtype).max:
-        return fill_scalar(requested, dtype)
+        return fill_scalar(requested, dtype, binary=binary)
     if explicit:
         raise ConflictError(f"fill_value {requested!r} does not fit in dtype {dtype}")
     return None
 
 
-def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+def fill_scalar(value: Any, dtype: np.dtype[Any], *, binary: bool = False) -> Any:
     """Convert a fill value to a scalar of `dtype`.
 
-    Raise ConflictError if `dtype` is a fixed-width string type and `value` is too long for it.
+    If `dtype` has variable-length items, the result is bytes if `binary` is True, and a string
+    otherwise. Raise ConflictError if `dtype` is a fixed-width string type and `value` is too long
+    for it.
     """
     value = np.asarray(value).reshape(-1)[0]
-    if dtype.kind == "S":
+    if dtype.kind == "S" or (dtype.kind == "O" and binary):
         is_text = isinstance(value, str)
         text = value.encode("utf-8", "surrogateescape") if is_text else bytes(value)
+        if dtype.kind == "O":
+            return text
         if len(text) > dtype.itemsize:
             raise ConflictError(
                 f"fill value {text!r} does not fit in dtype {dtype}, which would truncate it",
