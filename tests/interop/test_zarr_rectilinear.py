@@ -75,6 +75,18 @@ def test_references_to_many_rectilinear_chunks_are_read(tmp_path):
     np.testing.assert_array_equal(xr.open_dataset(references, engine="nczarr").a, values)
 
 
+# The positions of all elements along the dimension were computed.
+def test_few_elements_of_huge_rectilinear_array_can_be_read():
+    members = json.loads(STORE["plain/zarr.json"]) | {"shape": [2**50], "dimension_names": ["x"]}
+    members["chunk_grid"]["configuration"]["chunk_shapes"] = [[3, [2, 2**49]]]
+    chunk = np.array([5, 6], "<i4").tobytes()
+    store = {"zarr.json": json.dumps(members).encode(), f"c/{2**48}": chunk}
+    array = xr.open_dataset(store, engine="nczarr", mask_and_scale=False)["data"]
+    last = 2**49 + 2  # of the stored chunk
+    assert array[last - 2 : last + 1].values.tolist() == [-1, 5, 6]
+    assert array[last + 1 : last - 2 : -1].values.tolist() == [-1, 6, 5]
+
+
 def positions(size):
     return st.lists(st.integers(-size, size - 1), max_size=5)
 

@@ -97,7 +97,7 @@ def read_boxes(
     pairs = zip(node.chunk_runs, node.shape, strict=True)
     runs = [list(_runs(lengths, size, sharded=sharded)) for lengths, size in pairs]
     positions = [
-        np.arange(size)[item]
+        np.arange(*item.indices(size))
         if isinstance(item, slice)
         else normalize_indices(np.asarray(item), size)
         for item, size in zip(selection, node.shape, strict=True)
