@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
@@ -453,3 +454,16 @@ def group_path(path: str | None) -> str:
 def child_path(path: str, name: str) -> str:
     """Return the path of the node `name` in the group at `path`."""
     return f"{path.rstrip('/')}/{name}"
+
+
+def is_unicode(values: np.ndarray[Any, Any]) -> bool:
+    """Return whether all strings in an array, also in structured fields, are valid Unicode.
+
+    Using an invalid string raises a SystemError, and NumPy crashes when it hashes one.
+    """
+    if values.dtype.names is not None:
+        return all(is_unicode(values[name]) for name in values.dtype.names)
+    if values.dtype.kind != "U":
+        return True
+    points = np.ascontiguousarray(values).view(f"{values.dtype.str[0]}u4")
+    return not (points > sys.maxunicode).any()

@@ -13,6 +13,7 @@ import zlib
 import numcodecs
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tests.codecs.test_chains import COMPRESSORS, make_codec, zstd_without_size
 from tests.reading import peak_memory
@@ -321,3 +322,14 @@ def test_error_for_strings_decoded_into_fixed_size_dtype_suggests_vlen_encode(dt
         codec.decode(bytes(2 * codec.flow.dtype.itemsize))
     assert "damaged" not in str(caught.value)
     assert "vlen_encode" in caught.value.remedy
+
+
+@pytest.mark.parametrize("chain", [[], [("zlib", {})]], ids=["uncompressed", "zlib"])
+@pytest.mark.parametrize("dtype", ["<U2", ">U2", [("number", "<i4"), ("text", "<U2", (1,))]])
+def test_text_with_invalid_characters_is_rejected(dtype, chain):
+    codec = make_codec(dtype, (3,), *chain)
+    text = np.zeros(3, dtype)
+    assert_array_equal(codec.decode(codec.encode(text)), text)
+    text.view("u1")[-8:] = 255
+    with pytest.raises(ChunkError, match="dtype: the decoded text is not valid Unicode"):
+        codec.decode(codec.encode(text))

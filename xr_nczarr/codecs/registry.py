@@ -13,7 +13,7 @@ from numcodecs import Pickle
 from numcodecs import registry as numcodecs_registry
 
 from xr_nczarr.codecs import casts, codec_plugins, compressors, filters, serializers
-from xr_nczarr.codecs.pipeline import UINT8, ChunkCodec, Flow, Step, StepRequest, wrap
+from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, ChunkCodec, Flow, Step, StepRequest, wrap
 from xr_nczarr.errors import (
     ChunkError,
     ConflictError,
@@ -26,7 +26,14 @@ from xr_nczarr.errors import (
     reason_of,
     suggestion,
 )
-from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits, check_chunk_size
+from xr_nczarr.model import (
+    DEFAULT_LIMITS,
+    ArrayNode,
+    CodecSpec,
+    Limits,
+    check_chunk_size,
+    is_unicode,
+)
 
 Builder = Callable[[StepRequest], Step | None]
 
@@ -197,7 +204,7 @@ def compile_chain(
     `specs` contains the codecs in encoding order, and `flow` describes the elements. See
     `compile_codec` for the other parameters.
     """
-    steps: list[Step] = []
+    steps = [_unicode_check(flow)] if _contains_text(flow.dtype) else []
     encoded, max_bytes = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
         with ErrorContext(place=_place(spec)):
@@ -218,6 +225,23 @@ def compile_chain(
                 )
             encoded = replace(step.encoded, bound=min(step.encoded.bound, max_bytes))
     return ChunkCodec(flow, steps)
+
+
+def _contains_text(dtype: np.dtype[Any]) -> bool:
+    if dtype.names is not None:
+        return any(_contains_text(dtype[name].base) for name in dtype.names)
+    return dtype.kind == "U" and dtype.itemsize > 0
+
+
+def _unicode_check(flow: Flow) -> Step:
+    """Return a `Step` that changes nothing, but rejects decoded strings with invalid characters."""
+
+    def check(data: Any) -> Any:
+        if not is_unicode(flow.elements(data)):
+            raise ChunkError("the decoded text is not valid Unicode", remedy=DAMAGED)
+        return data
+
+    return Step(check, lambda data: data, flow, place="dtype")
 
 
 def decompressed(data: bytes, max_bytes: int) -> bytes:

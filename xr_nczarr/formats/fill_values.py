@@ -15,7 +15,6 @@ import json
 import math
 import re
 import struct
-import sys
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from xr_nczarr.formats.documents import (
     required,
 )
 from xr_nczarr.formats.v3_data_types import DType, check_members, is_float
-from xr_nczarr.model import Json
+from xr_nczarr.model import Json, is_unicode
 
 BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 """Pattern for complete Base64 text, including its padding."""
@@ -119,7 +118,7 @@ def _parse_fixed(value: Json | bytes, dtype: DType, bytes_dtype: DType) -> Any:
     if short or len(stored) > dtype.itemsize:
         raise unexpected(value, f"{dtype.itemsize} bytes", _PLACE)
     filled = np.frombuffer(stored.ljust(dtype.itemsize, b"\0"), bytes_dtype)
-    if not _is_unicode(filled):
+    if not is_unicode(filled):
         raise unexpected(value, "valid Unicode text", _PLACE)
     return filled.astype(dtype)[0]
 
@@ -142,19 +141,6 @@ def _parse_bits(value: Json, size: int) -> bytes | None:
         return None
     digits = size * (2 if value[1] == "x" else 8)
     return int(value, 0).to_bytes(size, "big") if len(value) == 2 + digits else None
-
-
-def _is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all strings in an array, also in structured fields, are valid Unicode.
-
-    Invalid strings must be rejected, because NumPy crashes when it hashes them.
-    """
-    if values.dtype.names is not None:
-        return all(_is_unicode(values[name]) for name in values.dtype.names)
-    if values.dtype.kind != "U":
-        return True
-    points = np.ascontiguousarray(values).view(f"{values.dtype.str[0]}u4")
-    return not (points > sys.maxunicode).any()
 
 
 def _parse_number(value: Json, dtype: DType) -> Any:
