@@ -2,6 +2,7 @@
 
 import os
 
+import dask.array
 import netCDF4
 import numpy as np
 import pandas as pd
@@ -138,3 +139,16 @@ def test_variable_length_bytes_in_partial_chunks_can_be_rewritten_and_copied(zar
     xr_nczarr.copy(objects, copied, **options)
     for store in (written, copied):
         assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["i2", "u1", "?", "c8"])
+def test_unwritten_chunks_of_plain_zarr_v3_are_zero_as_in_to_zarr(dtype, tmp_path):
+    values = dask.array.zeros(4, chunks=2, dtype=dtype)
+    dataset = xr.Dataset({"v": ("x", values)})
+    options = {"zarr_format": 3, "compute": False}
+    to_nczarr(dataset, tmp_path / "ours", dialect="zarr", **options)
+    dataset.to_zarr(tmp_path / "theirs", consolidated=False, **options)
+    for engine in ("nczarr", "zarr"):
+        for name in ("ours", "theirs"):
+            opened = xr.open_dataset(tmp_path / name, engine=engine, consolidated=False)
+            assert (opened.v.dtype, opened.v.values.tolist()) == (dtype, [0] * 4)

@@ -28,7 +28,7 @@ from xr_nczarr.netcdf.annotations import (
     is_name,
 )
 from xr_nczarr.netcdf.data_model import Kind
-from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.netcdf.types import default_fill, zero
 
 _NETCDF_KINDS = "iufSU"
 _USUAL = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
@@ -345,7 +345,8 @@ def _fill_value(
     elif fill_value is None and (
         layout.zarr.requires_fill_value or not (layout.is_plain_zarr or undefined)
     ):
-        fill_value = b"" if binary else default_fill(dtype)
+        default = zero if layout.is_plain_zarr else default_fill  # 0 as in zarr-python
+        fill_value = b"" if binary else default(dtype)
     return fill_value
 
 
