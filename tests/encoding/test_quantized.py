@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import xr_nczarr
 from xr_nczarr import ConflictError, to_nczarr
 
 
@@ -134,9 +135,32 @@ def test_quantization_leaves_numbers_too_large_for_decimal_places_unchanged():
             {"significant_digits": 3, "quantize_mode": "Other"},
             "quantize_mode must be .* not 'Other'",
         ),
+        (
+            {"least_significant_digit": "two"},
+            "least_significant_digit must be a number, not 'two'",
+        ),
     ],
-    ids=["digits", "mode"],
+    ids=["digits", "mode", "text"],
 )
 def test_invalid_significant_digits_and_quantize_modes_are_rejected(options, problem):
     with pytest.raises(ConflictError, match=problem):
         to_nczarr(xr.Dataset({"v": ("x", np.ones(3))}), {}, encoding={"v": options})
+
+
+@pytest.mark.parametrize("dtype", ["i2", "S1"], ids=["integers", "characters"])
+@pytest.mark.parametrize("copying", [False, True], ids=["to_nczarr", "copy"])
+def test_least_significant_digit_of_variables_other_than_floats_is_kept(tmp_path, copying, dtype):
+    source = tmp_path / "source.nc"
+    with netCDF4.Dataset(source, "w") as file:
+        file.createDimension("x", 2)
+        variable = file.createVariable("v", dtype, ("x",))
+        variable.least_significant_digit = np.int16(1)
+        variable[:] = np.array(["1", "2"], dtype)
+    store = {}
+    if copying:
+        xr_nczarr.copy(source, store, engine="netcdf4")
+    else:
+        to_nczarr(xr.open_dataset(source, engine="netcdf4"), store)
+    digit = xr.open_dataset(store, engine="nczarr").v.attrs["least_significant_digit"]
+    assert digit == 1
+    assert digit.dtype == np.int16

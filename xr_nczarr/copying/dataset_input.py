@@ -13,6 +13,7 @@ from xarray.coding.strings import is_unicode_dtype
 from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.encoding.array_nodes import chunk_shape, requested_shapes, shard_specs
 from xr_nczarr.encoding.encoding_keys import codec_specs, requested_codecs
+from xr_nczarr.encoding.quantize import digit_attribute
 from xr_nczarr.encoding.variables import fill_scalar, user_attributes
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError, unknown
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
@@ -89,7 +90,7 @@ def _describe(variable: xr.Variable, item: Variable) -> None:
     is_string = is_unicode_dtype(variable.dtype)
     dtype = np.dtype(object) if is_string or variable.dtype.kind == "O" else variable.dtype
     item.kind = "string" if is_string else "number" if dtype in DTYPE_NAMES else "other"
-    item.attributes = user_attributes(variable.attrs, variable.dims)
+    item.attributes = user_attributes(variable.attrs | digit_attribute(encoding), variable.dims)
     if "_FillValue" in item.attributes:
         item.attributes["_FillValue"] = fill_scalar(item.attributes["_FillValue"], dtype)
     fill_value = item.attributes.get("_FillValue", default_fill(dtype))

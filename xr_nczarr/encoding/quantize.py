@@ -33,23 +33,27 @@ def quantized(
     either ``least_significant_digit`` (a decimal place), or ``significant_digits`` and optionally
     ``quantize_mode``. The modes are BitGroom (the default), BitRound (which counts bits instead of
     decimal digits) and GranularBitRound. Data of dtypes other than float32 and float64 is returned
-    unchanged. Values in `missing` are not rounded.
+    unchanged, and only ``least_significant_digit`` is recorded. Values in `missing` are not
+    rounded.
 
     Raises
     ------
     ConflictError
-        If the mode is unknown, if the number of digits is out of range, or if rounding would
-        turn a number into infinity or a missing value.
+        If the mode is unknown, if the number of digits is out of range or not a number, or if
+        rounding would turn a number into infinity or a missing value.
     """
+    recorded = digit_attribute(encoding)
     if data.dtype.kind != "f" or data.dtype.itemsize not in (4, 8):
-        return data, {}
-    digit = encoding.get("least_significant_digit")
-    if digit is not None:
+        return data, recorded
+    if recorded:
+        digit: Any = recorded["least_significant_digit"]
+        if not isinstance(digit, int | float | np.integer | np.floating):
+            raise ConflictError(f"least_significant_digit must be a number, not {digit!r}")
         # The smallest power of two that keeps the digit, as in netCDF4.
-        scale = 2.0 ** math.ceil(math.log2(10.0 ** abs(digit)))
+        scale = 2.0 ** math.ceil(math.log2(10.0 ** abs(float(digit))))
         scale = scale if digit >= 0 else 1 / scale
         rounded = _quantized(data, data.dtype, _rounded, scale, missing, name)
-        return rounded, {"least_significant_digit": np.int64(digit)}
+        return rounded, recorded
     mode = encoding.get("quantize_mode") or "BitGroom"
     digits = int(encoding["significant_digits"])
     max_digits = {4: 7, 8: 15}[data.dtype.itemsize]
@@ -64,6 +68,15 @@ def quantized(
     rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
     rounded = _quantized(data, data.dtype, rounding[mode], digits, missing, name)
     return rounded, {_ATTRIBUTES[mode]: np.int32(digits)}
+
+
+def digit_attribute(encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attribute that records the least significant digit in an encoding, if any.
+
+    The netcdf4 engine moves this attribute to the encoding, for data of every dtype.
+    """
+    digit = encoding.get("least_significant_digit")
+    return {} if digit is None else {"least_significant_digit": digit}
 
 
 @blockwise
