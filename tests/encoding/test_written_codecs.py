@@ -69,6 +69,13 @@ def test_unknown_requested_codecs_are_rejected(path):
     assert not os.path.exists(path)
 
 
+def test_invalid_parameters_of_requested_codecs_are_rejected_before_writing(path):
+    encoding = {"a": {"compression": "blosc_lz4", "blosc_shuffle": 7}}
+    with pytest.raises(ValueError, match=r'"shuffle" is 7; expected 0, 1 or 2 \(variable /a\)$'):
+        to_nczarr(series(0, 2), path, encoding=encoding)
+    assert not os.path.exists(path)
+
+
 # Regression D68
 @pytest.mark.parametrize("engine", ["nczarr", "kerchunk"])
 def test_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engine):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.codecs import check_codec, check_fill, registered_kind
+from xr_nczarr.codecs import check_fill, check_known, compile_codec, registered_kind
 from xr_nczarr.encoding.encoding_keys import (
     check_codecs,
     codec_specs,
@@ -102,10 +102,12 @@ def make_node(
         try:
             shuffles = encoded.kind != "string" and not dtype.hasobject
             codecs = requested_codecs(encoding, zarr, shuffles=shuffles)
+            for codec in codecs:
+                check_known(codec["id"])
             check_codecs(codecs, dtype, len(shape), layout)
             specs = (*leading, *codec_specs(codecs, itemsize, zarr))
             node = replace(uncompressed, codecs=zarr.complete(specs, registered_kind))
-            check_codec(node)
+            compile_codec(node)  # raises an error if a parameter of a codec is invalid
             if encoding.get("fill_value") is None:
                 node = _with_encodable_fill(node)
             check_fill(node)
