@@ -372,6 +372,13 @@ def test_numbers_that_would_be_encoded_as_missing_values_are_rejected(value, enc
     assert not store
 
 
+def test_fractional_fill_value_of_integers_is_rejected():
+    with pytest.raises(ConflictError, match=r"the value 1\.5 does not fit the encoding"):
+        xr_nczarr.to_nczarr(
+            xr.Dataset({"v": ("x", [1, 2])}), {}, encoding={"v": {"_FillValue": 1.5}}
+        )
+
+
 def test_number_equal_to_fill_value_is_read_as_missing():
     encoding, store = {"v": {"dtype": "i2", "_FillValue": -99}}, {}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, -99, 2])), store, encoding=encoding)

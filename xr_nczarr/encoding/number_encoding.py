@@ -215,8 +215,8 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
     ranges = [np.iinfo(dtype), np.iinfo(_dtype_by_unsigned(dtype, encoding))]
     for mark in np.ravel(fill):
         number = mark.item()
-        finite = mark.dtype.kind in "biuf" and np.isfinite(mark)
-        if not finite or not any(r.min <= round(number) <= r.max for r in ranges):
+        whole = mark.dtype.kind in "biuf" and np.isfinite(mark) and number == round(number)
+        if not whole or not any(r.min <= number <= r.max for r in ranges):
             raise misfit(f"the value {number}", encoding, dtype, _WIDER_DTYPE, name)
 
 
