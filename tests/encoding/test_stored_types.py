@@ -13,7 +13,7 @@ from zarr.core.dtype import VariableLengthBytes
 
 import xr_nczarr
 from tests.reading import read
-from xr_nczarr import UnsupportedError, to_nczarr
+from xr_nczarr import ConflictError, UnsupportedError, to_nczarr
 
 NUMBERS = {
     "scale_factor": np.float64(0.012345678901234),
@@ -64,6 +64,60 @@ def test_booleans_and_strings_with_missing_values_are_encoded(path, values, expe
 def test_types_unsupported_by_netcdf_are_rejected_before_first_write(path, values):
     with pytest.raises(UnsupportedError, match="netCDF has no type for"):
         to_nczarr(xr.Dataset({"ok": ("x", [1, 2, 3]), "v": ("x", values)}), path)
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "a"}], ids=["new", "overwritten"])
+@pytest.mark.parametrize("item", [np.array([1, 2]), [1, 2]], ids=["array", "list"])
+def test_values_that_are_arrays_or_lists_are_rejected(path, item, options):
+    values = np.empty(2, object)
+    values[:] = item, item[:1]
+    if options:
+        to_nczarr(xr.Dataset({"v": ("x", [1, 2])}), path)
+    problem = f"object of type {type(item).__name__}.*variable v.*one more dimension"
+    with pytest.raises(UnsupportedError, match=problem):
+        to_nczarr(xr.Dataset({"v": ("x", values)}), path, **options)
+
+
+def test_bytes_among_strings_are_stored():
+    values = np.array([b"a", "b"], object)
+    to_nczarr(xr.Dataset({"v": ("x", values)}), store := {})
+    assert read(store).v.values.tolist() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    "values", [np.array([1, "a"], object), np.array([{}, {}], object)], ids=["mixed", "dicts"]
+)
+def test_error_for_objects_without_common_type_names_variable_and_remedy(path, values):
+    with pytest.raises(ConflictError, match=r"infer dtype.*variable v.*astype"):
+        to_nczarr(xr.Dataset({"v": ("x", values)}), path)
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize(
+    ("variable", "encoding"),
+    [
+        ("time", {"units": "dayz since 2000-01-01"}),
+        ("time", {"calendar": "juliann"}),
+        ("text", {"dtype": "i4"}),
+        ("text", {"_Encoding": "utf-99", "dtype": "S1"}),
+        ("text", {"_nczarr_maxstrlen": "wide"}),
+        ("number", {"dtype": "S4"}),
+        ("number", {"dtype": "nonsense"}),
+        ("number", {"scale_factor": "a"}),
+        ("number", {"_FillValue": "a"}),
+        ("number", {"fill_value": "a"}),
+        ("number", {"endian": "middle"}),
+        ("number", {"significant_digits": "many"}),
+    ],
+    ids=str,
+)
+def test_error_for_invalid_encoding_names_store_variable_and_remedy(path, variable, encoding):
+    values = {"time": np.array(["2000-01-02"], "M8[ns]"), "text": ["a"], "number": [1.5]}
+    dataset = xr.Dataset({name: ("x", item) for name, item in values.items()})
+    problem = rf"{path}: .*\(variable {variable}\)\. Correct the encoding"
+    with pytest.raises(ConflictError, match=problem):
+        to_nczarr(dataset, path, encoding={variable: encoding})
     assert not os.path.exists(path)
 
 

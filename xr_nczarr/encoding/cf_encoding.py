@@ -12,8 +12,8 @@ it accepts depends on who chose the encoding:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from xr_nczarr.encoding.number_encoding import (
     PACKING_KEYS,
     SHOWN_KEYS,
     Rounding,
+    as_conflicts,
     check_fill,
     encode_numbers,
     fill_value_of,
@@ -37,9 +38,16 @@ from xr_nczarr.encoding.number_encoding import (
     real_numbers,
     with_float_scale,
 )
-from xr_nczarr.encoding.strings import TEXT, in_width, padded, typed_text, without_missing
+from xr_nczarr.encoding.strings import (
+    TEXT,
+    check_items,
+    in_width,
+    padded,
+    typed_text,
+    without_missing,
+)
 from xr_nczarr.encoding.time_units import has_encoded_unit, in_encoded_unit
-from xr_nczarr.errors import ConflictError, reason_of
+from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.fixed_width import measured_width
 
@@ -138,6 +146,7 @@ def encode_as_stored(
     """
     assert target.node is not None
     name = target.name
+    check_items(variable, name)
     _check_kind(variable, stored, name)
     # In plain Zarr, only the decoded variable shows that characters have been joined.
     dtype, chars = target.node.dtype, target.kind == "char" or "char_dim_name" in stored.encoding
@@ -387,7 +396,7 @@ def _encode_and_compare(
         stored.attrs["units"] = units or encoded.attrs["units"]
         coder = CFDatetimeCoder(use_cftime=(times.dtype == object) or None)
         try:
-            with _as_conflicts():
+            with as_conflicts():
                 decoded = conventions.decode_cf_variable(
                     name, stored, decode_times=coder, decode_timedelta=CFTimedeltaCoder()
                 ).to_numpy()
@@ -464,7 +473,7 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
     if _is_all_nat(variable):
         variable = variable.copy(deep=False)
         variable.encoding["calendar"] = "proleptic_gregorian"
-    with _as_conflicts():
+    with as_conflicts():
         encoded = conventions.encode_cf_variable(variable, name=name)
     if "calendar" in encoded.attrs and calendar is not None:
         encoded.attrs["calendar"] = calendar
@@ -481,15 +490,3 @@ def _is_all_nat(variable: Variable) -> bool:
         return False
     calendar = str(variable.encoding.get("calendar")).lower()
     return calendar in ("standard", "gregorian") and bool(np.isnat(variable.to_numpy()).all())
-
-
-@contextmanager
-def _as_conflicts() -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, OverflowError, KeyError) as error:  # KeyError for units unknown to cftime
-        raise ConflictError(
-            f"xarray cannot encode or decode the values ({reason_of(error)})",
-            remedy="Choose a different dtype or different units. If the variable is already "
-            "stored, write it to a new store",
-        ) from error

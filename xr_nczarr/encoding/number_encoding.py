@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -10,7 +11,7 @@ from xarray import Variable
 from xarray.coding.variables import CFScaleOffsetCoder
 
 from xr_nczarr.encoding.blockwise import blockwise
-from xr_nczarr.errors import ConflictError
+from xr_nczarr.errors import ConflictError, NczarrError, reason_of
 
 PACKING_KEYS = ("scale_factor", "add_offset")
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
@@ -187,6 +188,21 @@ def misfit(
         remedy=remedy,
         variable=name or None,
     )
+
+
+@contextmanager
+def as_conflicts() -> Iterator[None]:
+    """Convert errors of xarray and NumPy, which do not name the variable, to ConflictErrors."""
+    try:
+        yield
+    except NczarrError:
+        raise
+    except (ValueError, TypeError, OverflowError, LookupError) as error:
+        raise ConflictError(
+            f"the values cannot be encoded or decoded ({reason_of(error)})",
+            remedy="Correct the encoding, such as its dtype or units, or convert the values with "
+            "astype. If the variable is already stored, write it to a new store",
+        ) from error
 
 
 @blockwise

@@ -20,7 +20,7 @@ from xarray.coding.strings import (
 from xr_nczarr.encoding.blockwise import blockwise, largest, opened_lazily
 from xr_nczarr.encoding.encoding_keys import requests_bytes
 from xr_nczarr.encoding.number_encoding import misfit
-from xr_nczarr.errors import ConflictError, quote
+from xr_nczarr.errors import ConflictError, UnsupportedError, quote
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.fixed_width import decode_strings, encode_strings, measured_width
 
@@ -67,6 +67,25 @@ def typed_empty(variable: Variable, encoding: Mapping[str, Any]) -> Variable:
     return variable.copy(data=np.empty(variable.shape, create_vlen_dtype(item_type)))
 
 
+def check_items(variable: Variable, name: str) -> None:
+    """Check that no item of an object array in memory is itself an array.
+
+    Raises
+    ------
+    UnsupportedError
+        If an item is an array or a list, as in a variable of a variable-length netCDF type.
+    """
+    if variable.dtype != object or variable.dtype.metadata or hasattr(variable.data, "dask"):
+        return
+    for kind in {type(item) for item in variable.to_numpy().flat}:
+        if issubclass(kind, np.ndarray | list):
+            raise UnsupportedError(
+                f"each value is an object of type {kind.__name__}, for which Zarr has no type",
+                remedy="Store the values in an array of numbers with one more dimension",
+                variable=name,
+            )
+
+
 def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool) -> Variable:
     """Convert strings, bytes and objects to a type that can be stored.
 
@@ -105,7 +124,7 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
 
 
 def _ends_in_nul(block: Any) -> int:
-    return any(item.endswith(b"\0") for item in block.ravel().tolist())
+    return any(item.endswith(b"\0") for item in as_bytes(block))
 
 
 @blockwise

@@ -11,11 +11,22 @@ from xarray import DataArray, Dataset, Variable, conventions
 from xarray.coding.strings import is_unicode_dtype
 
 from xr_nczarr.backend.reader import NONE_NAME
-from xr_nczarr.encoding.cf_encoding import with_checked_values
+from xr_nczarr.encoding.cf_encoding import cf_encoded, with_checked_values
 from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
-from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
+from xr_nczarr.encoding.number_encoding import (
+    as_conflicts,
+    fill_value_of,
+    missing_values,
+    with_float_scale,
+)
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
-from xr_nczarr.encoding.strings import encode_text, in_width, string_data, typed_empty
+from xr_nczarr.encoding.strings import (
+    check_items,
+    encode_text,
+    in_width,
+    string_data,
+    typed_empty,
+)
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
@@ -142,17 +153,30 @@ def encode_variables(
         with ErrorContext(variable=str(key)):
             variable.attrs = user_attributes(original.attrs, original.dims)
         variable.encoding = encoding.get(key, original.encoding)
-        prepared[key] = _prepared(variable, str(key), key in encoding)
+        with ErrorContext(variable=str(key)), as_conflicts():
+            prepared[key] = _prepared(variable, str(key), key in encoding)
     encoded = {}
-    for key, variable in conventions.cf_encoder(prepared, {})[0].items():
+    for key, variable in _cf_encoded(prepared).items():
         name = stored_name(key)
         if variable.attrs.get("bounds") == key:
             # xarray removes the attributes that bounds share with the variable they belong to. A
             # variable that is its own bounds would lose its units.
             variable = conventions.encode_cf_variable(prepared[key], name=key)
-        with ErrorContext(variable=name):
+        with ErrorContext(variable=name), as_conflicts():
             variable = typed_empty(variable, prepared[key].encoding)
             encoded[name] = _encode_variable(variable, name, layout, key in encoding)
+    return encoded
+
+
+def _cf_encoded(variables: Mapping[Hashable, Variable]) -> Mapping[Hashable, Variable]:
+    """Encode variables with xarray, raising ConflictError for the variable that xarray rejects."""
+    try:
+        encoded: Mapping[Hashable, Variable] = conventions.cf_encoder(dict(variables), {})[0]
+    except Exception:
+        for key, variable in variables.items():
+            with ErrorContext(variable=str(key)):
+                cf_encoded(variable, str(key))
+        raise
     return encoded
 
 
@@ -216,6 +240,7 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     Its values are checked, and numbers are already encoded; see `with_checked_values`. Keys of an
     inherited encoding that do not suit the values are removed.
     """
+    check_items(variable, name)
     variable = variable.copy(deep=False)
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
