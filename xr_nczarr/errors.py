@@ -13,25 +13,26 @@ from collections.abc import Collection
 from typing import Any, Self
 
 _MAX_NAME_LENGTH = 200
+_MAX_REASON_LENGTH = 500
 _MAX_NAMES = 20
 
 
-def quote(name: object) -> str:
+def quote(name: object, max_length: int = _MAX_NAME_LENGTH) -> str:
     """Return an untrusted name as a single line that is safe to print in error messages.
 
-    Unprintable characters are escaped, and the result is truncated to 200 characters.
+    Unprintable characters are escaped, and the result is truncated to `max_length` characters.
     """
     text = str(name)
     escaped = "".join(
         character if character.isprintable() else ascii(character)[1:-1]
-        for character in text[: _MAX_NAME_LENGTH + 1]
+        for character in text[: max_length + 1]
     )
-    return escaped if len(escaped) <= _MAX_NAME_LENGTH else escaped[: _MAX_NAME_LENGTH - 1] + "…"
+    return escaped if len(escaped) <= max_length else escaped[: max_length - 1] + "…"
 
 
 def reason_of(error: BaseException) -> str:
     """Return an error's class name and its message, if it has one, as a single line."""
-    text, kind = quote(error).strip(), type(error).__name__
+    text, kind = quote(error, _MAX_REASON_LENGTH).strip(), type(error).__name__
     return f"{kind}: {text}" if text else kind
 
 
