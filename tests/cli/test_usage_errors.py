@@ -43,8 +43,16 @@ WRONG = {
         "the path is a netCDF-3 file; expected a directory, a zip file or a reference set. Open "
         "the file with another xarray engine, or convert it with nczarr copy",
     ),
-    "copy of a text file": ("copy text.txt out", "text.txt: the path is a file of unknown format"),
-    "copy onto a text file": ("copy s text.txt", "text.txt: the path is a file of unknown format"),
+    "copy of a text file": (
+        "copy text.txt out",
+        "If another xarray engine can read the file, open it with that engine, or convert it with "
+        "nczarr copy and the option engine",
+    ),
+    "copy onto a text file": (
+        "copy s text.txt",
+        "text.txt: the path is a file of unknown format; expected a directory, a zip file or a "
+        "reference set. Choose another target, or remove the file",
+    ),
     "cut zip file": ("info cut.zip", "cut.zip: the zip file cannot be read"),
     "empty zip file": ("info empty.zip", "empty.zip: the path is an empty file"),
     # ---- locations

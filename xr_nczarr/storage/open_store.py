@@ -210,10 +210,21 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         raise AccessDeniedError("the path cannot be read: permission denied", store=path)
     else:
         file_kind = _kind_of_file(path)
+        if not local.must_exist:
+            remedy = "Choose another target, or remove the file"
+        elif "netCDF" in file_kind:
+            remedy = (
+                "Open the file with another xarray engine, or convert it with xr_nczarr.copy "
+                "(nczarr copy)"
+            )
+        else:
+            remedy = (
+                "If another xarray engine can read the file, open it with that engine, or convert "
+                "it with xr_nczarr.copy (nczarr copy) and the option engine"
+            )
         raise UnsupportedError(
             f"the path is {file_kind}; expected a directory, a zip file or a reference set",
-            remedy="Open the file with another xarray engine, or convert it with xr_nczarr.copy "
-            "(nczarr copy)",
+            remedy=remedy,
             store=path,
         )
     if location.medium not in (None, medium):
