@@ -33,6 +33,7 @@ from tests.stores import (
     write_vintage,
 )
 from xr_nczarr.cli.main import main
+from xr_nczarr.tools.readers import is_netcdf_name
 
 FIELD = xr.Dataset({"a": (("t", "x"), np.arange(60.0).reshape(6, 10))}, {"t": np.arange(6)})
 ENCODING = {"a": {"chunks": (2, 5), "zlib": True, "fletcher32": True}}
@@ -633,6 +634,43 @@ def test_programs_reported_as_incompatible_by_verify_cannot_read_store(
     assert report.whole, str(report)
     assert [item for item in report.findings if words in item.problem], str(report)
     assert not read_right(program, store)
+
+
+def netcdf_c_creates(name: str) -> bool:
+    with netCDF4.Dataset("memory", "w", diskless=True) as file:
+        try:
+            file.createDimension("x", 1)
+            variable = file.createVariable(name, "f4", ("x",))
+        except (RuntimeError, AttributeError, ValueError):
+            return False
+        return bool(variable.name == name)  # netCDF-C normalizes names
+
+
+def test_is_netcdf_name_agrees_with_netcdf_c() -> None:
+    characters = [*map(chr, range(1, 0x100)), "\u2028", "\ufeff", "e\u0301", "ü"]
+    names = [text for item in characters for text in (f"{item}a", f"a{item}a", f"a{item}")]
+    names += ["a" * 256, "a" * 257, "ü" * 128, "ü" * 129]
+    assert [is_netcdf_name(name) for name in names] == list(map(netcdf_c_creates, names))
+
+
+NAMED_BADLY = {
+    "variable": xr.Dataset({"v ": ("x", VALUES)}),
+    "dimension": xr.Dataset({"v": ("+x", VALUES)}),
+    "decomposed": xr.Dataset({"e\u0301": ("x", VALUES)}),
+    "group": xr.DataTree.from_dict({"/.g": xr.Dataset({"v": ("x", VALUES)})}),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED_BADLY)
+def test_verify_reports_names_with_which_netcdf_c_cannot_open_store(
+    tmp_path: Path, kind: str
+) -> None:
+    store = tmp_path / "store"
+    xr_nczarr.to_nczarr(NAMED_BADLY[kind], store)
+    report = str(xr_nczarr.verify(store, readers=True))
+    assert report.count("netCDF-C cannot open a store that contains the name") == 1
+    with pytest.raises(OSError, match="NetCDF"):
+        netCDF4.Dataset(file_url(store, "nczarr"))
 
 
 @pytest.mark.filterwarnings("ignore")

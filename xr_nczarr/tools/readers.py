@@ -6,20 +6,25 @@ The report is based only on the metadata of the store.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unicodedata import is_normalized
 
 import numpy as np
 
 from xr_nczarr.dataset import OpenedStore
+from xr_nczarr.errors import quote
 from xr_nczarr.formats import Format
 from xr_nczarr.model import ArrayNode, BrokenNode, CodecSpec
-from xr_nczarr.netcdf import Variable
+from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS, releases_of
 from xr_nczarr.storage import Bytes
 from xr_nczarr.tools.verification import Finding
 
 _NETCDF_FILTERS = {"shuffle", "zlib", "bz2", "zstd", "blosc", "fletcher32", "szip"}
+_NETCDF_NAME = re.compile(r"[0-9A-Za-z_\x80-\U0010ffff][^\0-\x1f/\x7f]*(?<! )")
+_MAX_NETCDF_NAME_BYTES = 256
 _COPY = "Run nczarr copy --dialect universal to create a store that all programs can read"
 
 
@@ -51,7 +56,30 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
                     )
             for problem, remedy in _exceptions(variable, node, zarr, upgrade):
                 yield Finding("warning", node.path, problem, remedy)
+    if not zarr.has_dimension_names:  # netCDF-C reads only Zarr v2
+        yield from _names_unsupported_by_netcdf(root)
     yield from _in_documents(opened, documents, upgrade)
+
+
+def is_netcdf_name(name: str) -> bool:
+    """Return whether netCDF-C can open a store that contains a dimension or variable of this name.
+
+    netCDF-C looks up names in Unicode's normalization form C, so it does not find other names.
+    """
+    is_short = len(name.encode("utf-8", "surrogatepass")) <= _MAX_NETCDF_NAME_BYTES
+    return is_short and is_normalized("NFC", name) and _NETCDF_NAME.fullmatch(name) is not None
+
+
+def _names_unsupported_by_netcdf(root: Group) -> Iterator[Finding]:
+    names: dict[str, str] = {}
+    for group in root.walk():
+        names[group.path] = group.path.rpartition("/")[2]
+        names |= {item.path: item.name for item in group.dimensions.values()}
+        names |= {item.path: item.name for item in group.variables.values()}
+    for path, name in names.items():
+        if path != "/" and not is_netcdf_name(name):
+            problem = f"netCDF-C cannot open a store that contains the name {quote(repr(name))}"
+            yield Finding("warning", path, problem, "Write a new store with another name")
 
 
 def _codec(spec: CodecSpec) -> str:
