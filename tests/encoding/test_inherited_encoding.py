@@ -491,6 +491,7 @@ def test_unsigned_attribute_is_kept_even_without_fill_value(tmp_path, dtype, uns
     [
         ({"chunksizes": (2,)}, "do not fit an array"),
         ({"chunks": (-2, 3)}, "do not fit an array"),
+        ({"chunks": (0, 3)}, "Pass a positive length for each dimension"),
         ({"zlib": True, "complevel": 11}, "level of codec zlib must be from 0 to 9, not 11"),
         ({"zlib": True, "complevel": -1}, "not -1"),
         ({"compression": "zstd", "complevel": -3}, "must be from 0 to 22, not -3"),

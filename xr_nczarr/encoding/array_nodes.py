@@ -264,15 +264,20 @@ def chunk_shape(
     ------
     ConflictError
         If the rank of the requested shape differs from that of the array, or if a length is less
-        than -1.
+        than -1, or is 0 although the dimension is not empty.
     TypeError
         If a requested length is not an integer.
     """
     if requested is not None:
         _check_integers(requested)
-        if len(requested) != len(shape) or min(requested, default=0) < -1:
-            raise ConflictError(f"chunks {requested!r} do not fit an array of shape {tuple(shape)}")
-        pairs = zip(requested, shape, strict=True)
+        pairs = list(zip(requested, shape, strict=False))
+        if len(requested) != len(shape) or any(
+            size < -1 or (size == 0 and length > 0) for size, length in pairs
+        ):
+            raise ConflictError(
+                f"chunks {requested!r} do not fit an array of shape {tuple(shape)}",
+                remedy="Pass a positive length for each dimension, or -1 for the whole dimension",
+            )
         return tuple(max(1, length if size == -1 else int(size)) for size, length in pairs)
     if blocks:
         return tuple(max(1, *sizes) for sizes in blocks)
