@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -24,6 +26,7 @@ from tests.stores import (
     write_netcdf_c,
     write_vintage,
 )
+from xr_nczarr import StorageError
 
 
 def test_netcdf_c_reads_same_content_from_store_and_copied_file(tmp_path: Path) -> None:
@@ -44,6 +47,19 @@ def test_netcdf_c_reads_same_content_from_store_and_copied_file(tmp_path: Path) 
     for (path, before), (_, after) in zip(expected.walk(), result.walk(), strict=True):
         assert repr((after.dims, after.attrs)) == repr((before.dims, before.attrs)), path
         assert repr(after.variables) == repr(before.variables), path
+
+
+def test_copy_to_read_only_file_system_raises_storage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0])}), tmp_path / "store")
+    (tmp_path / "out.nc.unfinished").mkdir()  # netCDF-C cannot create a file of this name
+    monkeypatch.setattr(os, "remove", remove)
+    with pytest.raises(StorageError, match="netCDF-C cannot write the file"):
+        xr_nczarr.copy(tmp_path / "store", tmp_path / "out.nc")
 
 
 @pytest.mark.parametrize("release", VINTAGES)

@@ -305,7 +305,7 @@ def _copy_to_file(origin: Input, path: str, *, overwrite: bool, progress: bool) 
         _check_unchanged(origin, before, path)
         os.replace(part, path)
     except BaseException:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # on a read-only file system, even a missing file is an error
             os.remove(part)
         raise
     arrays = len(tree.written)
