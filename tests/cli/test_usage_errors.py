@@ -131,7 +131,7 @@ WRONG = {
     "variable to copy": ("copy s out -v t2", "unknown variable 't2'. Did you mean t2m?"),
     # ---- selections
     "positions of no dimension": ("explain s --select tme=0", "unknown dimension 'tme'. Did you mean time?"),
-    "position outside": ("explain s --select time=1000", "index 1000 is out of bounds for a dimension of size 24"),
+    "position outside": ("explain s --select time=1000", "position 1000 is out of bounds for dimension time of length 24. Pass positions from 0 to 23"),
     "label outside": (
         "explain s --select time=1900-01-01",
         "dimension time has no label 1900-01-01. Pass labels from 2000-01-01 00:00:00 to 2000-01-24",

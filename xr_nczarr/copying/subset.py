@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from xr_nczarr.errors import ConflictError, NotFoundError, quote, unknown
 from xr_nczarr.model import child_path, is_within, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.tools.lookup import chosen_paths
+from xr_nczarr.tools.lookup import check_position, chosen_paths
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,14 +105,7 @@ class Subset:
         if isinstance(position, slice):
             every = range(dimension.size)
             return slice(None) if every[position] == every else position
-        if not -dimension.size <= position < dimension.size:
-            raise NotFoundError(
-                f"position {position} is out of bounds for dimension {quote(dimension.name)} of "
-                f"length {dimension.size}",
-                remedy=f"Pass positions from 0 to {dimension.size - 1}"
-                if dimension.size
-                else "Leave out the dimension; its length is 0",
-            )
+        check_position(position, dimension.name, dimension.size, NotFoundError)
         start = position % dimension.size
         return slice(start, start + 1)
 

@@ -20,7 +20,7 @@ from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.progress import byte_text
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
-from xr_nczarr.tools.lookup import chosen_paths, positions_of
+from xr_nczarr.tools.lookup import check_position, chosen_paths, positions_of
 from xr_nczarr.tools.recording import ObjectSizes, VariableReading, count_chunks, record_read
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
@@ -162,6 +162,7 @@ def explain(
     left_out: dict[str, str] = {}
     for path, source in sources.items():
         if f"/{path}" in chosen:
+            source.check(indexers)
             with _leaving_out(path, left_out):
                 selected[path] = source.select(indexers)
     by_store = _sizes([array for array, _ in selected.values()])
@@ -189,7 +190,13 @@ class _Source:
     """
 
     dimensions: tuple[Any, ...]
+    shape: tuple[int, ...]
     select: Callable[[Indexers], tuple[ChunkedArray, Selection]]
+
+    def check(self, indexers: Indexers) -> None:
+        """Raise ConflictError if a selected position is out of bounds."""
+        for name, size in zip(self.dimensions, self.shape, strict=False):
+            check_position(indexers.get(name), str(name), size, ConflictError)
 
 
 class _UnpredictableError(Exception):
@@ -223,7 +230,9 @@ def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
         for variable in group.variables.values():
             names = variable.dimension_names(visible)
             select = partial(_select_stored, opened, variable, names)
-            sources[variable.path.removeprefix(top.path).lstrip("/")] = _Source(names, select)
+            sources[variable.path.removeprefix(top.path).lstrip("/")] = _Source(
+                names, variable.shape, select
+            )
     return sources
 
 
@@ -270,7 +279,9 @@ def _opened_datasets(opened: OpenedStore, group: Group) -> dict[str, Dataset]:
 
 def _xarray_sources(datasets: Mapping[str, Dataset]) -> dict[str, _Source]:
     return {
-        f"{path}/{name}".lstrip("/"): _Source(variable.dims, partial(_select_lazy, variable))
+        f"{path}/{name}".lstrip("/"): _Source(
+            variable.dims, variable.shape, partial(_select_lazy, variable)
+        )
         for path, dataset in datasets.items()
         for name, variable in dataset.variables.items()
     }

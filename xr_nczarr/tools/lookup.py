@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import NotFoundError, quote, unknown
+from xr_nczarr.errors import NczarrError, NotFoundError, quote, unknown
 
 
 def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
@@ -67,6 +67,18 @@ def positions_of(
                 if name not in positions:
                     positions[name] = _position(dataset, name, label)
     return {name: positions[name] for name in select}
+
+
+def check_position(position: Any, dimension: str, size: int, error: type[NczarrError]) -> None:
+    """Raise `error` if `position` is an integer outside a dimension of length `size`."""
+    if isinstance(position, int | np.integer) and not -size <= position < size:
+        raise error(
+            f"position {position} is out of bounds for dimension {quote(dimension)} of length "
+            f"{size}",
+            remedy=f"Pass positions from 0 to {size - 1}"
+            if size
+            else "Leave out the dimension; its length is 0",
+        )
 
 
 def _is_label(item: Any) -> bool:
