@@ -4,11 +4,13 @@ import json
 import os
 from pathlib import Path
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
 
+import xr_nczarr
 from tests.reading import open_store, read
 from tests.stores import Group, Var, write_vintage
 from tests.writes import assert_rejected, series
@@ -183,3 +185,44 @@ def test_stores_from_oldest_netcdf_c_releases_can_be_appended_to(tmp_path, relea
         with pytest.raises(UnsupportedError, match=r"cannot add .*4\.8\.0.*\.upgrade"):
             to_nczarr(xr.Dataset({"k": 1}), path, mode="a")
         xr.testing.assert_identical(read(path), after)
+
+
+@pytest.fixture
+def netcdf_file(tmp_path):
+    """Write a file whose times have no NumPy calendar, with bounds, characters and strings."""
+    file_path = tmp_path / "source.nc"
+    with netCDF4.Dataset(file_path, "w") as file:
+        for name, size in {"time": None, "bounds": 2, "length": 5}.items():
+            file.createDimension(name, size)
+        time = file.createVariable("time", "f8", ("time",))
+        time.setncatts(
+            {"units": "days since 2000-01-01", "calendar": "noleap", "bounds": "time_bounds"}
+        )
+        time[:] = [58, 59, 60]
+        file.createVariable("time_bounds", "f8", ("time", "bounds"))[:] = [[57, 58]] * 3
+        characters = file.createVariable("characters", "S1", ("time", "length"))
+        characters._Encoding = "utf-8"
+        characters[:] = np.array(["a", "bcdef", "ü"], "U5")
+        file.createVariable("text", str, ("time",))[:] = np.array(["a", "long text", ""], object)
+    return file_path
+
+
+@pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf", "nczarr"])
+@pytest.mark.parametrize(
+    "layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}, {"dialect": "zarr", "zarr_format": 3}]
+)
+def test_text_and_times_of_any_calendar_can_be_appended_to_empty_selection(
+    path, netcdf_file, engine, layout
+):
+    if engine == "nczarr":
+        store = netcdf_file.with_suffix(".nczarr")
+        xr_nczarr.copy(netcdf_file, store)
+        netcdf_file = store
+    with xr.open_dataset(netcdf_file, engine=engine) as source:
+        source = source.load()
+    to_nczarr(source.isel(time=[]), path, **layout)
+    empty = xr.open_dataset(path, engine="nczarr")
+    assert empty.time.encoding["calendar"] == "noleap"
+    assert empty.characters.dtype == empty.text.dtype == object
+    to_nczarr(source, path, append_dim="time")
+    xr.testing.assert_equal(xr.open_dataset(path, engine="nczarr").load(), source)

@@ -18,6 +18,7 @@ from xr_nczarr.backend.decoding import (
     decode_variables,
     decoding_error,
     find_undecodable,
+    for_empty_times,
     require_chunks,
     without_tracebacks,
 )
@@ -124,6 +125,7 @@ def _decode(
         If an option in `decoding` is invalid. This is xarray's error, which is not converted.
     """
     attributes = xarray_attributes(source.group)
+    decoding = for_empty_times(source.variables, decoding)
     try:
         decoded = decode_variables(
             source.variables, source.arrays, attributes, decoding, source.placeholders

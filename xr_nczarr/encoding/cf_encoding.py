@@ -23,6 +23,7 @@ from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_un
 from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.core.utils import dict_equiv
 
+from xr_nczarr.backend.decoding import NUMPY_CALENDARS
 from xr_nczarr.encoding.blockwise import blockwise, largest
 from xr_nczarr.encoding.number_encoding import (
     PACKING_KEYS,
@@ -55,7 +56,6 @@ from xr_nczarr.netcdf.fixed_width import measured_width
 _VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
 _CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
-_NUMPY_CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 _INTEGER_TIMES = "Pass a _FillValue or the dtype float64 in encoding"
 # For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {
@@ -236,7 +236,7 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
     calendar = str(encoding.get("calendar") or "standard").lower()
     dtype = np.dtype(encoding.get("dtype", "f8"))
     specified = {"units", "dtype"} <= encoding.keys() and dtype.kind in "iuf"
-    if variable.dtype.kind == "M" and calendar not in _NUMPY_CALENDARS:
+    if variable.dtype.kind == "M" and calendar not in NUMPY_CALENDARS:
         data = _without_missing_times(data, variable.dtype, encoding, name)
     elif lazy and variable.dtype.kind == "M" and specified:
         return _encoded_by_block(variable, encoding, name)

@@ -21,6 +21,7 @@ from xr_nczarr.encoding.number_encoding import (
 )
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.encoding.strings import (
+    TEXT,
     check_items,
     encode_text,
     in_width,
@@ -42,6 +43,7 @@ from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import default_fill, zero
 
 _NETCDF_KINDS = "iufSU"
+_TEXT_KEYS = {"_Encoding", "char_dim_name", WIDTH}
 _USUAL = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
 _RESERVED = {".", "..", JOURNAL, UNFINISHED, *(zarr.consolidated_key for zarr in _USUAL)}
 _RESERVED.update(key for zarr in _USUAL for key in zarr.node_keys("/"))
@@ -241,7 +243,7 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     inherited encoding that do not suit the values are removed.
     """
     check_items(variable, name)
-    variable = variable.copy(deep=False)
+    variable = _typed_if_empty(variable.copy(deep=False))
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:
         # An inherited dtype has the width of the strings in the source. xarray would truncate
@@ -268,6 +270,43 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     variable = with_checked_values(variable, name)
     _move_key(variable, explicit)
     return variable
+
+
+def _typed_if_empty(variable: Variable) -> Variable:
+    """Convert an empty array of objects to strings or encoded times if its encoding requests them.
+
+    xarray would store any empty array of objects as floats without units. Variable-length strings
+    are handled by `typed_empty`.
+    """
+    if variable.dtype != object or variable.dtype.metadata or variable.size:
+        return variable
+    encoding, shape = dict(variable.encoding), variable.shape
+    if " since " in str(encoding.get("units")):
+        data = np.empty(shape, encoding.get("dtype", "i8"))
+        moved: tuple[str, ...] = ("units", "calendar")
+    elif (width := _character_count(encoding, variable.ndim)) is not None:
+        data = np.empty(shape, f"S{width}")
+        moved = ("_Encoding",)
+    elif _requests_text(encoding):
+        return variable.copy(data=np.empty(shape, TEXT))
+    else:
+        return variable
+    attributes = {key: encoding.pop(key) for key in moved if key in encoding}
+    return Variable(variable.dims, data, variable.attrs | attributes, encoding)
+
+
+def _character_count(encoding: Mapping[str, Any], rank: int) -> int | None:
+    """Return the length of the strings that xarray joined from characters, or None if unknown."""
+    stored = encoding.get("original_shape", ())
+    is_joined = "char_dim_name" in encoding and len(stored) == rank + 1
+    return max(1, int(stored[-1])) if is_joined else None
+
+
+def _requests_text(encoding: Mapping[str, Any]) -> bool:
+    """Return whether an encoding requests characters or fixed-width strings."""
+    dtype = encoding.get("dtype")
+    is_text = dtype is not None and dtype is not str and np.dtype(dtype).kind in "STU"
+    return is_text or not _TEXT_KEYS.isdisjoint(encoding)
 
 
 def _move_key(variable: Variable, explicit: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
+from xr_nczarr.backend.decoding import for_empty_times
 from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
@@ -270,8 +271,9 @@ class _Planner:
             for name, variable in variables.items()
             if name not in present and str(variable.attrs.get("bounds")) in present
         }
+        options = {"drop_variables": list(others), "decode_timedelta": CFTimedeltaCoder()}
         decoded, _, _ = conventions.decode_cf_variables(
-            present | others, {}, drop_variables=list(others), decode_timedelta=CFTimedeltaCoder()
+            present | others, {}, **for_empty_times(present | others, options)
         )
         return {str(name): variable for name, variable in decoded.items()}
 
