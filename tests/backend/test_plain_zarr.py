@@ -445,7 +445,7 @@ def test_big_endian_times_are_returned_in_native_byte_order(version, dtype):
     assert result.encoding["endian"] == "big"
 
 
-def test_scalar_encoding_has_empty_chunks_tuple():
+def test_scalar_encoding_has_empty_chunks_and_shape_tuples():
     for version in (2, 3):
         store = zarr.storage.MemoryStore()
         xr.Dataset({"v": ((), 1.5)}).to_zarr(store, zarr_format=version, consolidated=False)
@@ -455,7 +455,8 @@ def test_scalar_encoding_has_empty_chunks_tuple():
             assert result == {"chunks": (), "preferred_chunks": {}, "shards": None}
     objects = {}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ((), 1.5)}), objects)
-    assert xr.open_dataset(objects, engine="nczarr").v.encoding["chunks"] == ()
+    encoding = xr.open_dataset(objects, engine="nczarr").v.encoding
+    assert (encoding["chunks"], encoding["original_shape"]) == ((), ())
 
 
 def test_dask_blocks_of_sharded_array_match_shards():

@@ -62,7 +62,8 @@ def stored_encoding(
     encoding = {
         **codecs,
         "codecs": [*map(dict, codecs["codecs"])],
-        "original_shape": node.shape,
+        # NCZarr stores the scalars of netCDF with one dimension.
+        "original_shape": node.shape if dimensions else (),
     }
     if node.chunk_runs:
         # Tuples are xarray's notation for chunks of different lengths. ``chunks`` is not set, so a
@@ -70,7 +71,7 @@ def stored_encoding(
         sizes = zip(dimensions, node.chunk_runs, node.shape, strict=True)
         encoding["preferred_chunks"] = {dim: chunk_lengths(runs, size) for dim, runs, size in sizes}
     else:
-        # netCDF scalars have no chunks, although NCZarr stores them with one dimension.
+        # netCDF scalars have no chunks.
         encoding["chunks"] = node.chunk_shape if dimensions else ()
         encoding["preferred_chunks"] = dict(zip(dimensions, node.object_shape, strict=False))
         encoding["shards"] = node.object_shape if node.shards else None
