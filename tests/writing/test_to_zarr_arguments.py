@@ -445,3 +445,28 @@ def test_region_auto_is_rejected_if_stored_coordinate_has_duplicates(tmp_path):
     with pytest.raises(ConflictError, match="contains the value 10 more than once") as error:
         to_nczarr(days[{"time": [0]}], tmp_path / "s", region="auto")
     assert error.value.remedy == "Pass slices of integer positions as region"
+
+
+@pytest.mark.parametrize(
+    ("unlimited", "problem"),
+    [
+        (["zz"], r"unlimited_dims contains \['zz'\], but the DataTree has only .*\['x', 'z'\]"),
+        ("zz", r"unlimited_dims contains \['zz'\]"),
+        ({"/g": ["zz"]}, r"\['zz'\], but group /g has only the dimensions \['x', 'z'\]"),
+        ({"/h": ["z"]}, r"contains groups that are not in the DataTree: \['/h'\]"),
+    ],
+    ids=["list", "string", "dimension", "group"],
+)
+def test_unknown_unlimited_dimensions_of_datatree_are_rejected(unlimited, problem):
+    group = xr.Dataset({"b": ("z", [1])})
+    tree = xr.DataTree.from_dict({"/": xr.Dataset({"a": ("x", [1])}), "/g": group})
+    with pytest.raises(ValueError, match=problem):
+        to_nczarr(tree, {}, unlimited_dims=unlimited)
+
+
+@pytest.mark.parametrize("unlimited", [["z"], "z", {"/g": ["z", "x"], "/": None}], ids=str)
+def test_unlimited_dimensions_of_datatree_can_be_in_any_group(unlimited):
+    group = xr.Dataset({"b": ("z", [1])})
+    tree = xr.DataTree.from_dict({"/": xr.Dataset({"a": ("x", [1])}), "/g": group})
+    to_nczarr(tree, store := {}, unlimited_dims=unlimited)
+    assert xr.open_dataset(store, engine="nczarr", group="g").encoding["unlimited_dims"] == {"z"}

@@ -112,8 +112,8 @@ def normalize(
     ConflictError
         If an encoding has unknown keys.
     ValueError
-        If `encoding` names a group that is not in `obj`, or if `obj` is a single dataset and
-        `unlimited` names a dimension that is not in it.
+        If `encoding` or `unlimited` names a group that is not in `obj`, or if `unlimited` names a
+        dimension that is not in `obj` or, if it is a mapping, in the group.
     UnsupportedError
         If a variable has a pandas extension type.
     """
@@ -124,6 +124,7 @@ def normalize(
             raise ValueError(
                 f"encoding contains groups that are not in the DataTree: {sorted(unknown_paths)}"
             )
+        _check_unlimited(obj, unlimited)
         parts = [
             (
                 base if node is obj else child_path(base, path),
@@ -156,6 +157,26 @@ def normalize(
         )
         groups.append(group_request)
     return WriteRequest(path=base, groups=groups, layout=layout, options=options)
+
+
+def _check_unlimited(tree: DataTree, unlimited: Any) -> None:
+    """Raise ValueError if `unlimited` names a group or dimension that is not in the tree."""
+    dims = {node.path: set(map(str, node.dims)) for node in tree.subtree}
+    if not isinstance(unlimited, Mapping):
+        requested = [("the DataTree", unlimited, set().union(*dims.values()))]
+    elif unknown_paths := unlimited.keys() - dims.keys():
+        raise ValueError(
+            f"unlimited_dims contains groups that are not in the DataTree: {sorted(unknown_paths)}"
+        )
+    else:
+        requested = [(f"group {path}", names, dims[path]) for path, names in unlimited.items()]
+    for where, names, known in requested:
+        missing = ({names} if isinstance(names, str) else set(names or ())) - known
+        if missing:
+            raise ValueError(
+                f"unlimited_dims contains {sorted(missing)}, but {where} has only the dimensions "
+                f"{sorted(known)}"
+            )
 
 
 def _check_types(path: str, dataset: Dataset) -> None:
