@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from tests.stores import Group, Size, Var, write_vintage
 from xr_nczarr import ConflictError, to_nczarr
 
 DAYS = xr.date_range("2000-01-01", periods=5, use_cftime=False).values
@@ -156,3 +157,30 @@ def test_missing_strings_are_appended_as_empty_strings(
         to_nczarr(numbers.chunk() if lazy else numbers, tmp_path / "a", append_dim="t")
     with xr.open_dataset(tmp_path / "a", engine="nczarr") as dataset:
         assert dataset.s.values.tolist() == ["a", "b", "", "", "c", ""]
+
+
+@pytest.mark.parametrize("names", [["c"], ["c", "n"]], ids=["alone", "with the number"])
+@pytest.mark.parametrize("options", [{}, {"concat_characters": False}], ids=["decoded", "raw"])
+def test_characters_can_be_written_as_opened_if_number_shares_their_dimension(
+    tmp_path: Path, names: list[str], options: dict[str, Any]
+) -> None:
+    # Because of the number, xarray does not join the characters when it opens the store.
+    characters = np.array([[b"a", b"", b"c"], [b"d", b"e", b""]])
+    variables = {"c": Var(("/t", "/x"), characters), "n": Var(("/t", "/x"), np.ones((2, 3)))}
+    store = write_vintage(tmp_path / "a", Group({"t": Size(2), "x": 3}, variables), "4.10")
+    opened = xr.open_dataset(store, engine="nczarr", **options).load()
+    assert opened.c.dims == ("t", "x")
+    to_nczarr(opened[names].isel(t=[1]), store, region={"t": slice(0, 1)})
+    to_nczarr(opened[["c", "n"]].isel(t=[0]), store, append_dim="t")
+    result = xr.open_dataset(store, engine="nczarr").load()
+    np.testing.assert_array_equal(result.c, characters[[1, 1, 0]])
+
+
+def test_opened_characters_can_be_appended_without_joining_them(tmp_path: Path) -> None:
+    texts = xr.Dataset({"c": ("t", [b"ab", b"c"])})
+    to_nczarr(texts, tmp_path / "a", encoding={"c": {"char_dim_name": "x"}})
+    opened = xr.open_dataset(tmp_path / "a", engine="nczarr", concat_characters=False).load()
+    assert opened.c.dims == ("t", "x")
+    to_nczarr(opened, tmp_path / "a", append_dim="t")
+    result = xr.open_dataset(tmp_path / "a", engine="nczarr").load()
+    assert result.c.values.tolist() == [b"ab", b"c"] * 2

@@ -148,8 +148,8 @@ def encode_as_stored(
     name = target.name
     check_items(variable, name)
     _check_kind(variable, stored, name)
-    # In plain Zarr, only the decoded variable shows that characters have been joined.
-    dtype, chars = target.node.dtype, target.kind == "char" or "char_dim_name" in stored.encoding
+    # xarray does not join characters along a dimension that another variable uses as well.
+    dtype, joined = target.node.dtype, stored.ndim < len(target.node.shape)
     # The data of an index variable cannot be replaced, so a base variable is needed. It is copied,
     # so that loaded values are not cached in `variable`.
     new = variable.to_base_variable().copy(deep=False)
@@ -174,12 +174,12 @@ def encode_as_stored(
     if is_unicode_dtype(new.dtype) and target.kind == "string" and dtype.kind == "S":
         width = max(dtype.itemsize, largest(measured_width, new.data) if widening else 0)
         return padded(new.data, np.dtype(f"S{width}"))
-    if chars or dtype.kind in "SU":
-        fixed = np.dtype(f"S{(1, *target.node.shape)[-1]}") if chars else dtype
+    if joined or dtype.kind in "SU":
+        fixed = np.dtype(f"S{target.node.shape[-1]}") if joined else dtype
         new.data = in_width(new.data, fixed, name)
     encoded = cf_encoded(new, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
-    if chars:
+    if joined:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
     return _as_type(encoded.data, dtype)
 

@@ -9,9 +9,7 @@ from functools import partial
 from typing import Any
 
 from xarray import Dataset, Variable, conventions
-from xarray.coding.times import CFTimedeltaCoder
 
-from xr_nczarr.backend.decoding import for_empty_times
 from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
@@ -39,6 +37,7 @@ from xr_nczarr.writing.placement import (
     check_equal,
     check_shared_objects,
     check_within_array,
+    decode_stored,
     resolve_region,
     slices_to_write,
 )
@@ -259,23 +258,10 @@ class _Planner:
 
     def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
         variables = StoredGroup(self.opened, group, None).variables
-        names = map(str, dataset.variables)
-        present = {name: variables[name] for name in names if name in variables}
-        for name in present:
-            if (error := group.variables[name].error) is not None:
+        for name in map(str, dataset.variables):
+            if name in variables and (error := group.variables[name].error) is not None:
                 raise error
-        # Bounds without units are decoded with the units of their coordinate, even if the dataset
-        # does not contain the coordinate.
-        others = {
-            name: variable
-            for name, variable in variables.items()
-            if name not in present and str(variable.attrs.get("bounds")) in present
-        }
-        options = {"drop_variables": list(others), "decode_timedelta": CFTimedeltaCoder()}
-        decoded, _, _ = conventions.decode_cf_variables(
-            present | others, {}, **for_empty_times(present | others, options)
-        )
-        return {str(name): variable for name, variable in decoded.items()}
+        return decode_stored(variables, dataset)
 
     def _new_variables(
         self,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from xarray import Dataset, Variable
+from xarray import Dataset, Variable, conventions
+from xarray.coding.times import CFTimedeltaCoder
 
+from xr_nczarr.backend.decoding import for_empty_times
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.encoding.cf_encoding import cf_encoded, equal, is_time
 from xr_nczarr.encoding.strings import as_bytes
@@ -22,6 +24,35 @@ from xr_nczarr.writing.chunk_writes import Region
 _TIME_KEYS = ("units", "calendar")
 _COMPARED_BYTES = 4 << 20
 _MAX_COMPARED_OBJECTS = 8
+
+
+def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
+    """Return the stored variables that `dataset` also contains, decoded by xarray.
+
+    xarray joins characters only if no other variable uses their last dimension. Here, characters
+    are joined if this results in the dimensions of the new variable.
+    """
+    present = {str(name): stored[name] for name in dataset.variables if name in stored}
+    # Bounds without units are decoded with the units of their coordinate, even if the dataset does
+    # not contain the coordinate.
+    others = {
+        name: variable
+        for name, variable in stored.items()
+        if name not in present and str(variable.attrs.get("bounds")) in present
+    }
+    joined = {
+        name: set(variable.dims) != set(dataset.variables[name].dims)
+        for name, variable in present.items()
+    }
+    options = {
+        "concat_characters": joined,
+        "drop_variables": list(others),
+        "decode_timedelta": CFTimedeltaCoder(),
+    }
+    decoded, _, _ = conventions.decode_cf_variables(
+        present | others, {}, **for_empty_times(present | others, options)
+    )
+    return {str(name): variable for name, variable in decoded.items()}
 
 
 def resolve_region(
