@@ -159,6 +159,18 @@ def test_missing_strings_are_appended_as_empty_strings(
         assert dataset.s.values.tolist() == ["a", "b", "", "", "c", ""]
 
 
+@pytest.mark.parametrize("encoding", [{"endian": "big"}, {"_FillValue": 7}], ids=str)
+@pytest.mark.parametrize("number", [2**64 - 1, 2**63 + 1, 2**53 + 1])
+def test_large_unsigned_integers_are_appended_exactly(
+    tmp_path: Path, number: int, encoding: dict[str, Any]
+) -> None:
+    values = xr.Dataset({"v": ("t", np.array([1, number], "u8"))})
+    to_nczarr(values, tmp_path / "a", encoding={"v": encoding})
+    to_nczarr(values, tmp_path / "a", append_dim="t")
+    result = xr.open_dataset(tmp_path / "a", engine="nczarr", mask_and_scale=False)
+    assert result.v.values.tolist() == [1, number] * 2
+
+
 @pytest.mark.parametrize("names", [["c"], ["c", "n"]], ids=["alone", "with the number"])
 @pytest.mark.parametrize("options", [{}, {"concat_characters": False}], ids=["decoded", "raw"])
 def test_characters_can_be_written_as_opened_if_number_shares_their_dimension(

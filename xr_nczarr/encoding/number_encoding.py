@@ -138,7 +138,9 @@ def _is_reproduced(data: Any, stored: Any, encoding: Mapping[str, Any], rounding
 
 
 def _is_close(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
-    scale, offset = encoding.get("scale_factor"), np.asarray(encoding.get("add_offset") or 0)
+    scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
+    # Without an offset, 0 has the stored type, because a sum of uint64 and int64 is a float64.
+    offset = np.asarray(stored.dtype.type(0) if offset is None else offset)
     step = abs(float(scale)) if scale is not None else float(rounding == "requested")
     inexact = [np.finfo(array.dtype) for array in (data, stored) if array.dtype.kind == "f"]
     with np.errstate(all="ignore"):
