@@ -91,6 +91,8 @@ def test_render_json_escapes_only_required_characters():
         (b"", "not valid JSON"),
         (b'{"a": 1', "not valid JSON"),
         (b'{"a": 1}x', "not valid JSON"),
+        (b'{"a": 1}1}', r"char 8\)\. If netCDF-C has changed the store, truncate the file"),
+        (b'{"a": 1.}1}', r"char 9\)\. If netCDF-C has changed the store, truncate the file"),
         (b'{"a": bare}', "not valid JSON"),
         (b'{"a": 1.2.3}', "not valid JSON"),
         (b'{"a": 01, "b" 2}', r"Expecting ':' delimiter: line 1 column 15"),

@@ -102,7 +102,8 @@ def parse_json(source: str, *, max_depth: int) -> Json:
             value = _UNIQUE.decode(strict.text)
     except json.JSONDecodeError as error:
         located = json.JSONDecodeError(error.msg, source, strict.locate(error.pos))
-        raise MetadataError(f"the document is not valid JSON: {located}") from error
+        remedy = _REMAINS_REMEDY if error.msg == "Extra data" else ""
+        raise MetadataError(f"the document is not valid JSON: {located}", remedy=remedy) from error
     except RecursionError as error:
         raise _too_deep(max_depth) from error
     except MetadataError:
@@ -133,6 +134,10 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 _UNIQUE = json.JSONDecoder(object_pairs_hook=_unique, strict=False)
 _PLAIN = json.JSONDecoder(strict=False)
+_REMAINS_REMEDY = (
+    "If netCDF-C has changed the store, truncate the file at this position: netCDF-C leaves the "
+    "end of a document that it replaces with a shorter one"
+)
 
 
 def _too_deep(max_depth: int) -> MetadataError:
