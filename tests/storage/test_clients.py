@@ -199,6 +199,12 @@ def test_fsspec_is_chosen_for_environment_variables_without_obstore_equivalent(
         open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
 
 
+def test_azure_option_without_obstore_equivalent_is_named() -> None:
+    options = {"connection_string": "AccountName=a;AccountKey=eA==", **OBSTORE}
+    with pytest.raises(UnsupportedError, match="support the storage option connection_string"):
+        open_store("az://container/a", storage_options=options)
+
+
 def test_aws_profiles_are_read_by_botocore(
     environment: pytest.MonkeyPatch, tmp_path: Path, s3_server: S3Server
 ) -> None:

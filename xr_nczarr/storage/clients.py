@@ -302,9 +302,10 @@ def _gcs_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _azure_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_environment(name for name in os.environ if name.startswith("AZURE_"))
+    config = _renamed(options, _AZURE)
     if "account_name" not in options or options.keys().isdisjoint(_AZURE_CREDENTIALS):
         raise NoEquivalentError("Azure default credentials")
-    return {"config": _renamed(options, _AZURE)}
+    return {"config": config}
 
 
 def _web_headers(options: Mapping[str, Any]) -> dict[str, str]:
