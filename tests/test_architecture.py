@@ -56,6 +56,7 @@ LIBRARIES = {
     "ml_dtypes": {"formats"},
     "fsspec": {"storage", "references"},
     "s3fs": {"storage"},
+    "adlfs": {"storage"},
     "botocore": {"storage"},
     "aiohttp": {"storage"},
     "zipfile": {"storage"},

@@ -236,6 +236,26 @@ def test_unresponsive_server_raises_timeout_error(
     assert len(server.requests) == 2
 
 
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [("status", StorageConnectionError), ("silence", StorageTimeoutError)],
+)
+def test_only_this_package_retries_azure_requests(
+    http_server: HttpServer, time: FakeTime, fault: Any, error: type[StorageError]
+) -> None:
+    pytest.importorskip("adlfs")
+    http_server.fault(fault, times=None)
+    options = {
+        "connection_string": f"AccountName=a;AccountKey=eA==;BlobEndpoint={http_server.url}/a",
+        "retry": Retry(timeout_seconds=0.1, attempts=2),
+    }
+    store = open_store("az://container/store", storage_options=options)
+    with pytest.raises(error, match="all retries failed"):
+        fetch(store, "a/7")
+    assert len(http_server.requests) == 2
+    assert len(time.waits) == 1
+
+
 def test_unreachable_server_raises_connection_error(connect: Connect, time: FakeTime) -> None:
     store = connect("http://127.0.0.1:9/x")
     with pytest.raises(StorageConnectionError, match=r"127\.0\.0\.1"):

@@ -414,6 +414,7 @@ def filesystem_at(
     options = {
         k: v for k, v in storage_options.items() if k not in ("asynchronous", "loop", "client")
     }
+    protocol = canonical(url.partition("://")[0])
     try:
         if is_web(url):
             from xr_nczarr.storage.http import web_options
@@ -423,17 +424,22 @@ def filesystem_at(
             link_options = options.get(scheme, {}) if chained else options
             checked = web_options(link_options, rules.retry, trust, rules.max_object_bytes)
             options = {**options, scheme: checked} if chained else checked
-        if canonical(url.partition("://")[0]) == "s3":
+        if protocol == "s3":
             from xr_nczarr.storage.s3 import S3, s3_options
 
             filesystem = S3(**s3_options(options, rules.retry, CONNECTIONS))
+            root = filesystem._strip_protocol(url)
+        elif protocol == "az":
+            from xr_nczarr.storage.azure import Azure, azure_options
+
+            filesystem = Azure(**azure_options(url, options, rules.retry))
             root = filesystem._strip_protocol(url)
         else:
             from fsspec.core import url_to_fs
 
             filesystem, root = url_to_fs(url, **options)
     except ImportError as error:
-        extra = _EXTRAS.get(canonical(url.partition("://")[0]))
+        extra = _EXTRAS.get(protocol)
         raise UnsupportedError(
             f"the package for this URL is not installed ({error})",
             remedy=f"Install xr-nczarr[{extra}]" if extra else "Install the package",
