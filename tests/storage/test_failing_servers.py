@@ -256,6 +256,13 @@ def test_only_this_package_retries_azure_requests(
     assert len(time.waits) == 1
 
 
+def test_missing_azure_credentials_raise_error_with_remedy() -> None:
+    exceptions = pytest.importorskip("azure.core.exceptions")
+    cause = exceptions.ClientAuthenticationError("failed to retrieve a token")
+    error = retries.storage_error(cause, store="az://container", key="k")
+    assert "failed to retrieve a token. Pass credentials in storage_options" in str(error)
+
+
 def test_unreachable_server_raises_connection_error(connect: Connect, time: FakeTime) -> None:
     store = connect("http://127.0.0.1:9/x")
     with pytest.raises(StorageConnectionError, match=r"127\.0\.0\.1"):

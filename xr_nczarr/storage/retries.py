@@ -41,6 +41,8 @@ _BROKEN = {
     "HTTPClientError",
     "IncompleteReadError",
 }
+# Names of the exception classes of botocore and the Azure SDK for missing credentials.
+_MISSING_CREDENTIALS = {"NoCredentialsError", "ClientAuthenticationError"}
 
 
 # The groups are atomic because backtracking would take exponential time: each comment could also
@@ -195,7 +197,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     elif isinstance(error, TypeError) and "keyword argument" in str(error):
         # The filesystem passed an unknown option on as a keyword argument.
         remedy = "Check the storage options. They must have the names that fsspec uses"
-    elif kind_name == "NoCredentialsError":
+    elif kind_name in _MISSING_CREDENTIALS:
         remedy = (
             "Pass credentials in storage_options, the environment or a profile. For a public "
             'bucket, pass storage_options={"anon": True}'
