@@ -17,6 +17,7 @@ import tensorstore
 import xarray as xr
 import zarr
 
+from tests.processes import in_a_new_interpreter
 from tests.reading import read
 from xr_nczarr import UnsupportedError, copy, to_nczarr, upgrade
 
@@ -223,6 +224,18 @@ def test_xarray_zarr_engine_reads_plain_zarr_strings(path, zarr_format):
     with xr.open_dataset(path, engine="zarr", **options) as stored:
         assert stored.s.values.tolist() == TEXTS.tolist()
     assert read(path).s.values.tolist() == TEXTS.tolist()
+
+
+def scalar_by_netcdf_c(url):
+    with netCDF4.Dataset(url) as stored:
+        return stored["s"].dimensions, stored["s"][...].item()
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
+def test_netcdf_c_reads_scalars_in_all_layouts_since_4_9_1(path, dialect):
+    to_nczarr(xr.Dataset({"s": 1.5}), path, dialect=dialect)
+    # In another process, because netcdf-c crashes if the scalar is not marked as it expects.
+    assert in_a_new_interpreter(scalar_by_netcdf_c, nczarr_url(path)) == ((), 1.5)
 
 
 def climate(length=5):

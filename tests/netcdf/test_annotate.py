@@ -183,6 +183,17 @@ def test_v2_annotations_match_netcdf_c_4_10():
     assert (scalar.shape, scalar.chunk_shape) == ((1,), (1,))
 
 
+@pytest.mark.parametrize(
+    ("dialect", "name", "annotation"),
+    [
+        ("nczarr-4.9.1", "_nczarr_array", {"dimrefs": [], "scalar": 1, "storage": "chunked"}),
+        ("nczarr-4.8.1", "_NCZARR_ARRAY", {"dimrefs": [], "storage": "scalar"}),
+    ],
+)
+def test_old_layouts_mark_scalars_as_their_releases_do(dialect, name, annotation):
+    assert annotated(sample(), dialect=dialect).nodes["/s"].members == {name: annotation}
+
+
 def test_v3_annotations_follow_appendix_e_of_nczarr_spec():
     top = attributes_of("3", "nczarr", "/")
     assert top["_nczarr_superblock"] == {"version": "3.0.0", "format": 3}

@@ -263,10 +263,11 @@ def _array_annotation(variable: Variable, vintage: Vintage) -> dict[str, Json]:
         if variable.kind in ("char", "string"):
             annotation["type_alias"] = variable.kind
         return annotation
-    if not variable.dimensions and vintage.marks_scalars:
-        annotation["scalar"] = 1
-    is_old_scalar = not variable.dimensions and vintage.holder != "attributes"
-    return annotation | {"storage": "scalar" if is_old_scalar else "chunked"}
+    if variable.dimensions:
+        return annotation | {"storage": "chunked"}
+    if vintage.marks_scalars:
+        return annotation | {"scalar": 1, "storage": "chunked"}
+    return annotation | {"storage": "scalar"}
 
 
 def _as_scalar(fill: Any, dtype: np.dtype[Any]) -> Any:

@@ -47,7 +47,7 @@ class Vintage:
     marks_unlimited
         Whether the layout marks unlimited dimensions. Otherwise, all dimensions have a fixed size.
     marks_scalars
-        Whether the layout marks scalar variables.
+        Whether the layout marks scalar variables in a member of their own, ``scalar``.
     text_type
         Notation for the type of text attributes.
     has_json_type
@@ -107,6 +107,7 @@ VINTAGES = (
         "netCDF-C 4.9.1 or 4.9.2",
         *("members", *_LOWER, *_SHORT),
         marks_unlimited=False,
+        marks_scalars=True,
         honors_byte_order=False,
     ),
     Vintage(
