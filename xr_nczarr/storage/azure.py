@@ -20,8 +20,12 @@ class Azure(AzureBlobFileSystem):  # type: ignore[misc]
     def do_connect(self) -> None:
         """Create the client for all requests."""
         super().do_connect()
-        # adlfs has no option for this. Requests are already retried, see `Retry`.
-        self.service_client._config.retry_policy.total_retries = 0
+        # Requests are already retried, see `Retry`. adlfs has no option for this. Because the
+        # attributes are private, other versions of the SDK may lack them.
+        settings = getattr(self.service_client, "_config", None)
+        policy = getattr(settings, "retry_policy", None)
+        if policy is not None:
+            policy.total_retries = 0
 
 
 def azure_options(url: str, options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
