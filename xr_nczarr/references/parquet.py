@@ -3,6 +3,9 @@
 The ``.zmetadata`` document contains all metadata, and the number of rows per record file. The
 record files of an array, ``{array}/refs.{record}.parq``, contain one row per chunk, in C order.
 Chunks that do not exist also have a row.
+
+A set that this package writes has an identifier, which is stored in all of its files. If the set is
+replaced, a reader that opened it earlier finds another identifier in the record files.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import io
 import itertools
 import json
 import math
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +30,7 @@ from xr_nczarr.references.entries import (
     is_metadata,
     parse_members,
 )
-from xr_nczarr.references.record_files import COLUMNS, Fetch, RecordFiles
+from xr_nczarr.references.record_files import COLUMNS, SET_ID, Fetch, RecordFiles
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.tables import DOTTED, flat_index
 from xr_nczarr.storage.store import Address
@@ -76,11 +80,18 @@ def parse_parquet_references(
             key=".zmetadata",
             place="record_size",
         )
+    set_id = members.get(SET_ID)
+    if not isinstance(set_id, str | None):
+        raise ReferenceSetError(
+            f'"{SET_ID}" is {quote(repr(set_id))}; expected a string',
+            key=".zmetadata",
+            place=SET_ID,
+        )
     texts = {
         key: value if isinstance(value, str) else json.dumps(_dotted(key, value))
         for key, value in documents.items()
     }
-    records = RecordFiles(fetch, record_size, limits.max_consolidated_bytes)
+    records = RecordFiles(fetch, record_size, limits.max_consolidated_bytes, set_id)
     return RecordSet(texts, records=records)
 
 
@@ -240,6 +251,7 @@ def render_parquet_references(
         for key, reference in documents.items()
         if isinstance(reference, bytes)
     }
+    set_id = secrets.token_hex(16)
     placed = len(texts)
     for key, text in texts.items():
         if not key.endswith(".zarray"):
@@ -262,7 +274,7 @@ def render_parquet_references(
             if not rows:
                 break
             placed += sum(row is not None for row in rows)
-            yield f"{array}refs.{record}.parq", _render_record(rows)
+            yield f"{array}refs.{record}.parq", _render_record(rows, set_id)
     others = references.key_count - placed
     if others:
         raise UnsupportedError(
@@ -271,8 +283,8 @@ def render_parquet_references(
             remedy="Write a JSON document instead",
         )
     members = {key: _dotted(key, _parsed(text)) for key, text in texts.items()}
-    metadata = json.dumps({"metadata": members, "record_size": record_size})
-    yield ".zmetadata", metadata.encode()
+    metadata = {"metadata": members, "record_size": record_size, SET_ID: set_id}
+    yield ".zmetadata", json.dumps(metadata).encode()
 
 
 def _dotted(key: str, document: Json) -> Json:
@@ -304,7 +316,7 @@ def _parsed(text: str) -> Json:
         return text
 
 
-def _render_record(rows: Sequence[Reference | None]) -> bytes:
+def _render_record(rows: Sequence[Reference | None], set_id: str) -> bytes:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -324,7 +336,8 @@ def _render_record(rows: Sequence[Reference | None]) -> bytes:
     sizes = pa.array([target.length or 0 for target in targets], pa.int64())
     columns = [paths, offsets, sizes, pa.array(raw, pa.binary())]
     sink = io.BytesIO()
-    parquet.write_table(pa.table(columns, COLUMNS), sink, compression="zstd")
+    table = pa.table(columns, COLUMNS, metadata={SET_ID: set_id})
+    parquet.write_table(table, sink, compression="zstd")
     return sink.getvalue()
 
 

@@ -25,6 +25,12 @@ from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.shared_cache import SharedCache
 
 COLUMNS = ("path", "offset", "size", "raw")
+SET_ID = "xr_nczarr_set_id"
+"""Name of the member that contains the identifier of a set.
+
+The member is in ``.zmetadata``, and in the key-value metadata of each record file. All files of a
+set have the same identifier, and no other set has it. Other programs ignore the identifier.
+"""
 _MAX_KEPT_FILES = 16
 _NUMBER_BYTES = 16  # per row, for offset and size
 
@@ -41,12 +47,14 @@ _Columns = Mapping[str, Any]
 class _Parquet(NamedTuple):
     """An open parquet file.
 
-    `rows` contains the number of rows in each row group, and `size` is the uncompressed size of the
-    file in bytes. The function `read` takes the number of a row group and returns its columns.
+    `rows` contains the number of rows in each row group, `size` is the uncompressed size of the
+    file in bytes, and `set_id` is the identifier of the set to which the file belongs, or None. The
+    function `read` takes the number of a row group and returns its columns.
     """
 
     rows: tuple[int, ...]
     size: int
+    set_id: str | None
     read: Callable[[int], _Columns]
 
 
@@ -61,16 +69,23 @@ class RecordFiles:
         Maximum number of rows in a file.
     max_bytes
         Maximum uncompressed size of a file in bytes, not counting its numeric columns.
+    set_id
+        Identifier that every file must have; see `SET_ID`. If None, files may have any identifier,
+        and may be missing. When fsspec changes a set, it removes the identifier from ``.zmetadata``
+        and from only some of the record files.
     """
 
-    def __init__(self, fetch: Fetch, max_rows: int, max_bytes: int) -> None:
+    def __init__(
+        self, fetch: Fetch, max_rows: int, max_bytes: int, set_id: str | None = None
+    ) -> None:
         self.fetch = fetch
         self.max_rows = max_rows
         self.max_bytes = max_bytes
+        self.set_id = set_id
         self._files = SharedCache[str, _RecordFile](_MAX_KEPT_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RecordFiles, (self.fetch, self.max_rows, self.max_bytes)
+        return RecordFiles, (self.fetch, self.max_rows, self.max_bytes, self.set_id)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
         """Return a mapping of names to record files.
@@ -88,7 +103,8 @@ class RecordFiles:
         Raises
         ------
         ReferenceSetError
-            If the file cannot be read.
+            If the file cannot be read. If the set has an identifier, also if the file does not
+            exist or belongs to another set.
         LimitError
             If the file has more than `max_rows` rows, or is larger than `max_bytes`.
         """
@@ -102,17 +118,20 @@ class RecordFiles:
                 raise ReferenceSetError(problem) from error
 
     def _fetched(self, names: list[str]) -> Iterator[_RecordFile]:
-        max_rows, max_bytes = self.max_rows, self.max_bytes
-        return (_RecordFile(data, max_rows, max_bytes) for data in self.fetch(names))
+        rules = self.max_rows, self.max_bytes, self.set_id
+        return (_RecordFile(data, *rules) for data in self.fetch(names))
 
 
 class _RecordFile:
     """One record file, which caches the row group that was read most recently."""
 
-    def __init__(self, data: Bytes | None, max_rows: int, max_bytes: int) -> None:
+    def __init__(
+        self, data: Bytes | None, max_rows: int, max_bytes: int, set_id: str | None
+    ) -> None:
         self._data = data
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        self._set_id = set_id
         self._columns = lru_cache(1)(lambda group: self._opened.read(group))
         self._reading = ProcessLock()  # a pyarrow file serves one thread at a time
 
@@ -132,8 +151,17 @@ class _RecordFile:
     @cached_property
     def _opened(self) -> _Parquet:
         if self._data is None:
-            return _Parquet((), 0, lambda _: {})
-        opened = _open_parquet(self._data)
+            opened = _Parquet((), 0, None, lambda _: {})
+        else:
+            opened = _open_parquet(self._data)
+        if self._set_id not in (None, opened.set_id):
+            raise ReferenceSetError(
+                "the file does not exist, but the reference set requires it"
+                if self._data is None
+                else "the reference set was replaced after it was opened",
+                remedy="Open the set again. If the error persists, recreate the set, because it is "
+                "incomplete",
+            )
         rows = sum(opened.rows)
         if rows > self._max_rows:
             raise LimitError(
@@ -183,7 +211,8 @@ def _open_pyarrow(data: Bytes) -> _Parquet:
 
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     size = sum(group.total_byte_size for group in groups)
-    return _Parquet(tuple(group.num_rows for group in groups), size, read)
+    set_id = (metadata.metadata or {}).get(SET_ID.encode(), b"").decode(errors="replace") or None
+    return _Parquet(tuple(group.num_rows for group in groups), size, set_id, read)
 
 
 def _open_fastparquet(data: Bytes) -> _Parquet:
@@ -200,4 +229,5 @@ def _open_fastparquet(data: Bytes) -> _Parquet:
         return {column: rows[column].to_numpy() for column in present}
 
     size = sum(group.total_byte_size for group in file.row_groups)
-    return _Parquet(tuple(group.num_rows for group in file.row_groups), size, read)
+    set_id = file.key_value_metadata.get(SET_ID)
+    return _Parquet(tuple(group.num_rows for group in file.row_groups), size, set_id, read)
