@@ -16,6 +16,7 @@ from fsspec.implementations.reference import LazyReferenceMapper
 
 from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError
 from xr_nczarr.model import Limits
+from xr_nczarr.references import write as write_references
 from xr_nczarr.references.parquet import parse_parquet_references
 from xr_nczarr.references.record_files import RecordFiles
 from xr_nczarr.storage import LocalStore
@@ -203,6 +204,30 @@ def test_zero_length_array_has_no_chunks(tmp_path):
     references = parse_parquet_references(json.dumps(document).encode(), nothing)
     assert references.resolve("t/0.0") is None
     assert [key for key, _ in references.items()] == ["t/.zarray"]
+
+
+def sparse_set(path, chunks, record_size):
+    """Write a set for an array of which only three chunks exist."""
+    (path / "t").mkdir()
+    for record, rows in ((0, [b"first", None]), (chunks // record_size - 1, [None, b"last", b""])):
+        pd.DataFrame({"raw": rows}).to_parquet(path / f"t/refs.{record}.parq", engine="pyarrow")
+    document = {"metadata": {"t/.zarray": array([2, chunks // 2], [1, 1])}}
+    (path / ".zmetadata").write_text(json.dumps({**document, "record_size": record_size}))
+
+
+def test_chunks_without_record_file_are_skipped_together(tmp_path):
+    sparse_set(tmp_path, 10**9, 10**6)
+    references, folder = open_folder(tmp_path)
+    chunks = {key: value for key, value in references.items() if key != "t/.zarray"}
+    assert chunks == {"t/0.0": b"first", "t/1.499000001": b"last", "t/1.499000002": b""}
+    assert len(folder.requested) == 1 + 1000
+
+
+def test_set_with_too_many_possible_record_files_cannot_be_converted(tmp_path):
+    sparse_set(tmp_path, 10**15, 10**6)
+    with pytest.raises(UnsupportedError, match=r"1,000,000,000 record files.*larger record_size"):
+        write_references(tmp_path, tmp_path / "set.json")
+    assert not (tmp_path / "set.json").exists()
 
 
 @pytest.mark.parametrize("reader", LIBRARIES)

@@ -32,10 +32,11 @@ from xr_nczarr.references.entries import (
 )
 from xr_nczarr.references.record_files import COLUMNS, SET_ID, Fetch, RecordFiles
 from xr_nczarr.references.reference_set import ReferenceSet
-from xr_nczarr.references.tables import DOTTED, flat_index
+from xr_nczarr.references.tables import DOTTED, chunk_index, flat_index
 from xr_nczarr.storage.store import Address
 
 _MAX_RECORD_ROWS = 10_000_000
+_MAX_RECORD_FILES = 1_000_000
 _MAX_SPARSE_ROWS = 10_000_000
 _MAX_ROWS_PER_REFERENCE = 1000
 """Maximum number of rows per reference for arrays with more than `_MAX_SPARSE_ROWS` chunks.
@@ -144,14 +145,35 @@ class RecordSet(ReferenceSet):
         return Address(path) if offset == length == 0 else Address(path, offset, length)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
-        """Yield each key with its reference."""
+        """Yield each key with its reference.
+
+        Chunks whose record file does not exist are skipped without looking them up.
+
+        Raises
+        ------
+        UnsupportedError
+            If the grids of the arrays require too many record files.
+        """
+        max_rows = self.records.max_rows
+        files = sum(-(-math.prod(grid or ()) // max_rows) for grid in self._grids.values())
+        if files > _MAX_RECORD_FILES:
+            raise UnsupportedError(
+                f"the arrays in the reference set can have {files:,} record files, which are too "
+                f"many to search for chunks (at most {_MAX_RECORD_FILES:,})",
+                remedy="Recreate the reference set with a larger record_size",
+            )
         yield from super().items()
         for array, grid in self._grids.items():
-            # If the grid is invalid, looking up the key of any chunk raises an error.
-            for key in chunk_keys(array, grid or (1,)):
-                reference = self.find_listed(key)
-                if reference is not None:
-                    yield key, reference
+            if grid is None:
+                raise _no_grid(f"{array}.zarray")
+            size = math.prod(grid)
+            for record, first in enumerate(range(0, size, max_rows)):
+                count = self.records.row_count(f"{array}refs.{record}.parq")
+                for number in range(first, min(first + count, size)):
+                    key = array + ".".join(map(str, chunk_index(number, grid)))
+                    reference = self.find_listed(key)
+                    if reference is not None:
+                        yield key, reference
 
     def urls(self, limit: int) -> set[str]:
         """Return the URLs in the references to the first `limit` chunks."""

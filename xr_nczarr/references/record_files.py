@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,8 @@ Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
 
 The function yields None for a file that does not exist.
 """
+
+_Result = TypeVar("_Result")
 
 _Columns = Mapping[str, Any]
 """Mapping of column names to the values in each column of a file."""
@@ -108,9 +110,23 @@ class RecordFiles:
         LimitError
             If the file has more than `max_rows` rows, or is larger than `max_bytes`.
         """
+        return self._call(name, lambda file: file.row(row))
+
+    def row_count(self, name: str) -> int:
+        """Return the number of rows in the file `name`, or 0 if the file does not exist.
+
+        Raises
+        ------
+        ReferenceSetError, LimitError
+            As in `row`.
+        """
+        return self._call(name, lambda file: file.row_count)
+
+    def _call(self, name: str, function: Callable[[_RecordFile], _Result]) -> _Result:
+        """Call a function with a record file, and add the file's name to any error."""
         with ErrorContext(key=name):
             try:
-                return self.load([name])[name].row(row)
+                return function(self.load([name])[name])
             except (NczarrError, MemoryError):
                 raise
             except Exception as error:  # parquet libraries raise errors of many types
@@ -147,6 +163,11 @@ class _RecordFile:
                 return {column: columns[column][row] for column in columns}
             row -= count
         return None
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows in the file, or 0 if the file does not exist."""
+        return sum(self._opened.rows)
 
     @cached_property
     def _opened(self) -> _Parquet:
