@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any, Literal
@@ -370,6 +370,20 @@ def grid_shape(shape: Sequence[int], chunk_shape: Sequence[int]) -> tuple[int, .
     A partial chunk at the end of a dimension counts as one.
     """
     return tuple([-(-size // length) for size, length in zip(shape, chunk_shape, strict=True)])
+
+
+def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Yield the Cartesian product of `domains`. The last domain varies fastest.
+
+    Unlike `itertools.product`, this function does not convert the domains to tuples, because a
+    domain may be a range that is too long to be stored.
+    """
+    if not domains:
+        yield ()
+        return
+    for value in domains[0]:
+        for rest in combinations(domains[1:]):
+            yield (value, *rest)
 
 
 def _array_node(*values: Any) -> ArrayNode:

@@ -303,6 +303,24 @@ def test_verify_does_not_probe_every_chunk_of_large_unlistable_store(
     assert not [item for item in http_server.requests if item.method == "HEAD"]
 
 
+def test_chunks_of_unlistable_store_are_not_looked_up_if_array_is_huge(
+    tmp_path: Path, http_server: HttpServer
+) -> None:
+    group = zarr.open_group(Path(http_server.root, "s"), mode="w", zarr_format=2)
+    group.create_array("a", shape=(10**12,), chunks=(1,), dtype="i2")
+    xr_nczarr.consolidate(Path(http_server.root, "s"))
+    url = f"{http_server.url}/s"
+    with pytest.raises(
+        xr_nczarr.UnsupportedError, match=r"all 1,000,000,000,000 chunks would.*Pass sample"
+    ):
+        xr_nczarr.verify(url)
+    assert xr_nczarr.verify(url, sample=2).decoded == 2
+    with pytest.raises(
+        xr_nczarr.UnsupportedError, match=r"1,000,000,000,000 chunks are too many.*listed"
+    ):
+        xr_nczarr.references.write(url, tmp_path / "set.json")
+
+
 def test_chunks_are_counted_even_if_server_rejects_head_requests(
     serve_over_http: Any, http_server: HttpServer
 ) -> None:

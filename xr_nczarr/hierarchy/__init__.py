@@ -9,6 +9,7 @@ from xr_nczarr.hierarchy.changes import (
 )
 from xr_nczarr.hierarchy.fetching import RecordSetError, is_record_document
 from xr_nczarr.hierarchy.implied_keys import (
+    MAX_LOOKUPS,
     document_keys,
     existing_chunks,
     with_stored_separator,
@@ -18,6 +19,7 @@ from xr_nczarr.hierarchy.search import HierarchyOptions, open_hierarchy
 
 __all__ = [
     "JOURNAL",
+    "MAX_LOOKUPS",
     "UNFINISHED",
     "HierarchyOptions",
     "Journal",

@@ -6,13 +6,18 @@ determined otherwise, the array's folder is listed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import compress, islice, product
+from itertools import compress, islice
 
+from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.formats.format import Hierarchy
-from xr_nczarr.model import ArrayNode, key_prefix
+from xr_nczarr.model import ArrayNode, combinations, key_prefix
 from xr_nczarr.storage import Store
+
+MAX_LOOKUPS = 100_000_000
+"""Maximum number of chunks to look up one by one. Depending on the store, this takes hours."""
 
 _BATCH_KEYS = 1024
 
@@ -55,8 +60,21 @@ def existing_chunks(store: Store, node: ArrayNode) -> Iterator[tuple[str, int | 
     """Yield the key and the size in bytes of each existing chunk or shard of an array.
 
     This takes one request per possible key.
+
+    Raises
+    ------
+    UnsupportedError
+        If the array can have more than `MAX_LOOKUPS` chunks or shards.
     """
-    indices = product(*map(range, node.object_counts))
+    total = math.prod(node.object_counts)
+    if total > MAX_LOOKUPS:
+        raise UnsupportedError(
+            f"{total:,} chunks are too many to look up one by one (at most {MAX_LOOKUPS:,})",
+            remedy="Use a store that can be listed",
+            store=store.name,
+            variable=node.path,
+        )
+    indices = combinations([range(count) for count in node.object_counts])
     while batch := [*islice(indices, _BATCH_KEYS)]:
         for keys in node.key_notations:
             names = [keys.key(index) for index in batch]

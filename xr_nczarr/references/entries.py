@@ -8,7 +8,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -115,20 +115,6 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
             raise ReferenceSetError("the key is declared twice", key=key)
         members[key] = value
     return members
-
-
-def combinations(domains: Sequence[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the Cartesian product of `domains`. The last domain varies fastest.
-
-    Unlike `itertools.product`, this function does not convert the domains to tuples, because a
-    domain may be a range that is too long to be stored.
-    """
-    if not domains:
-        yield ()
-        return
-    for value in domains[0]:
-        for rest in combinations(domains[1:]):
-            yield (value, *rest)
 
 
 def check_number(value: object, field: str, key: str) -> int:

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from xr_nczarr.errors import NczarrError, ReferenceSetError
 from xr_nczarr.locks import cached_property
+from xr_nczarr.model import combinations
 from xr_nczarr.references.entries import (
     MAX_NUMBER,
     PickledByFields,
     Reference,
     check_number,
-    combinations,
     is_metadata,
 )
 from xr_nczarr.references.expressions import (

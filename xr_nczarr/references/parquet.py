@@ -22,11 +22,10 @@ from typing import Any
 
 from xr_nczarr.errors import ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
-from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits, grid_shape
+from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits, combinations, grid_shape
 from xr_nczarr.references.entries import (
     Reference,
     check_number,
-    combinations,
     is_metadata,
     parse_members,
 )

@@ -89,7 +89,7 @@ class StoreContents(NamedTuple):
 def count_stored_chunks(
     opened: OpenedStore,
     *,
-    max_requests: int | None = MAX_REQUESTS,
+    max_requests: int = MAX_REQUESTS,
     progress: Progress | None = None,
 ) -> StoreContents:
     """Count the stored objects of each variable.
@@ -97,7 +97,7 @@ def count_stored_chunks(
     Parameters
     ----------
     max_requests
-        Maximum number of chunks to look up if the store cannot be listed. None means no limit.
+        Maximum number of chunks to look up if the store cannot be listed.
     """
     progress = progress or Progress(False)
     try:
@@ -105,7 +105,7 @@ def count_stored_chunks(
     except (AccessDeniedError, RefusedError, UnsupportedError) as error:
         reason = str(error)
     total = sum(stored.total for stored in _expected(opened).values())
-    if max_requests is not None and total > max_requests:
+    if total > max_requests:
         many = f"{total:,} chunks are too many to look up one by one (at most {max_requests:,})"
         return StoreContents({}, [], f"{reason}. {many}")
     try:

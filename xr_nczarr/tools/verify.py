@@ -17,7 +17,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore, open_all_groups
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.hierarchy import JOURNAL, UNFINISHED
+from xr_nczarr.hierarchy import JOURNAL, MAX_LOOKUPS, UNFINISHED
 from xr_nczarr.model import ArrayNode, Consolidated, Limits, paths_above
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
@@ -78,6 +78,11 @@ def verify(
         `consolidated` is None, the individual documents are read, and consolidated metadata is used
         only if there are no individual documents.
 
+    Raises
+    ------
+    UnsupportedError
+        If the store cannot be listed and more than 100 million chunks would have to be read.
+
     Examples
     --------
     >>> import xarray as xr, xr_nczarr
@@ -95,7 +100,7 @@ def verify(
             raise
         # Only the journal states which documents are valid, and it is damaged.
         return Verification(store=str(error.store), findings=[_error(JOURNAL, error)])
-    max_requests = None if sample is None else MAX_REQUESTS
+    max_requests = MAX_LOOKUPS if sample is None else MAX_REQUESTS
     stored, others, reason = count_stored_chunks(opened, max_requests=max_requests)
     chunks = {path: (item.present, item.total) for path, item in stored.items()}
     result = Verification(store=opened.store.name, chunks=chunks)
@@ -112,6 +117,13 @@ def verify(
             except NczarrError as error:  # no chunk can be decoded
                 findings.append(_error(variable.path, error))
     total = sum(len(array.numbers) for array in arrays)
+    if reason and total > MAX_LOOKUPS:
+        raise UnsupportedError(
+            f"all {total:,} chunks would be read, because the existing chunks cannot be determined "
+            f"({reason})",
+            remedy="Pass sample to read only some of the chunks",
+            store=opened.store.name,
+        )
     with Progress(progress, total, " chunks") as bar:
         _read_all(arrays, result, bar)
     if reason:
