@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, UserDict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
+from tests.stores import array_document
 
 TIMES = xr.date_range("2026-01-01", periods=10, freq="12h")
 LATS = np.array([60.0, 45.0, 30.0])
@@ -265,3 +267,36 @@ def test_skipped_variables_do_not_count_as_variables_of_zarr_v1_copy(tmp_path: P
     options = {"zarr_format": 1, "dialect": "zarr", "skip_unsupported": True}
     xr_nczarr.copy(tmp_path / "a.nc", target, **options)
     assert xr.open_dataset(target, engine="nczarr").to_dataarray().values.tolist() == [[1, 2]]
+
+
+def huge_array(size: int, chunk: int, values: bytes = b"") -> dict[str, bytes]:
+    """Return a store with an array of `size` bytes, whose first chunks contain one value each."""
+    document = array_document([size], "|u1", chunks=[chunk], fill_value=0)
+    return {
+        ".zgroup": b'{"zarr_format": 2}',
+        "t/.zarray": json.dumps(document).encode(),
+        "t/.zattrs": b'{"_ARRAY_DIMENSIONS": ["x"]}',
+        **{f"t/{number}": values[number : number + 1] for number in range(len(values))},
+    }
+
+
+@pytest.mark.parametrize(("size", "chunk"), [(10**18, 1), (10**15, 2 * 10**9)])
+def test_copying_array_with_too_many_chunks_raises_unsupported_error(size: int, chunk: int) -> None:
+    store = huge_array(size, chunk)
+    with pytest.raises(xr_nczarr.UnsupportedError, match=r"chunks or blocks.*variable /?t\b"):
+        xr_nczarr.copy(store, {})
+    with pytest.raises(xr_nczarr.UnsupportedError, match="Select a part of the dimension"):
+        xr_nczarr.to_nczarr(xr.open_dataset(store, engine="nczarr"), {})
+    (unread,) = xr_nczarr.diff(store, huge_array(size, chunk)).unread
+    assert "too many to read one by one" in unread
+
+
+def test_part_of_array_with_too_many_chunks_can_be_copied_and_compared() -> None:
+    target: dict[str, bytes] = {}
+    store, other = (huge_array(10**18, 1, values) for values in (b"abc", b"abx"))
+    xr_nczarr.copy(store, target, select={"x": slice(1, 5)})
+    copied = xr.open_dataset(target, engine="nczarr", mask_and_scale=False)
+    assert copied.t.values.tobytes() == b"bc\0\0"
+    assert xr_nczarr.diff(store, other, select={"x": slice(0, 2)}).whole
+    (difference,) = xr_nczarr.diff(store, other, select={"x": slice(0, 3)}).differences
+    assert (difference.path, difference.first, difference.second) == ("/t", "99", "120")

@@ -23,11 +23,12 @@ from xarray.core.utils import NDArrayMixin
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.chunks.selection import Selection, select_all
 from xr_nczarr.encoding.blockwise import OPENED
-from xr_nczarr.errors import RefusedError
+from xr_nczarr.errors import ErrorContext, RefusedError, UnsupportedError
 from xr_nczarr.storage import Store
 
 _MAX_WHOLE_BYTES = 1 << 20
 _BLOCK_BYTES = 4 << 20
+_MAX_CHUNKS = 100_000_000  # along one dimension
 _NOMINAL_BYTES = 64  # assumed size of a Python object
 _TEXT_KINDS = "OSUT"  # kinds of dtypes
 
@@ -231,7 +232,8 @@ def _has_uniform_units(variable: Variable, encoding: Mapping[str, Any]) -> bool:
 
 
 def _in_blocks(variable: Variable, name: str) -> Variable:
-    blocks: Any = source_blocks(variable)
+    with ErrorContext(variable=name):
+        blocks: Any = source_blocks(variable)
     return variable.chunk(blocks, name=f"{OPENED}{name}-{secrets.token_hex(8)}")
 
 
@@ -246,6 +248,11 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     Small chunks are merged into blocks of up to 4 MiB, unless their values are Python objects.
     Large chunks that can be read partially are split into blocks of up to 4 MiB, as are variables
     whose chunks are unknown.
+
+    Raises
+    ------
+    UnsupportedError
+        If the variable has too many chunks or blocks along one dimension.
     """
     array, selection = unwrapped(variable._data)
     lengths = _selected_lengths(variable, array, selection)
@@ -253,7 +260,10 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     if lengths is None:
         preferred = variable.encoding.get("preferred_chunks") or {}
         sizes = zip(variable.dims, variable.shape, strict=True)  # a dimension can be repeated
-        lengths = [np.diff(_chunk_ends(preferred.get(dim), size), prepend=0) for dim, size in sizes]
+        lengths = [
+            np.diff(_chunk_ends(preferred.get(dim), size, range(size)), prepend=0)
+            for dim, size in sizes
+        ]
     itemsize = _itemsize(variable)
     raw = isinstance(array, LazyArray) and not array.stored.node.shards and array.stored.codec.raw
     if raw or not has_chunks:
@@ -282,23 +292,47 @@ def _selected_lengths(
         if len(axes) > 1 or (axes and axes[0] in lengths):
             return None
         if axes:
-            lengths[axes[0]] = _run_lengths(selector, _chunk_ends(chunks, size))
+            lengths[axes[0]] = _run_lengths(selector, _chunk_ends(chunks, size, _span(selector)))
     # Decoding joins characters into strings, so the variable lacks the character dimension.
     by_axis = [lengths.get(axis) for axis in range(variable.ndim)]
     selected = [item for item in by_axis if item is not None]
     return selected if tuple(int(item.sum()) for item in selected) == variable.shape else None
 
 
-def _chunk_ends(chunks: Any, size: int) -> _Lengths:
+def _span(selected: Any) -> range:
+    """Return the smallest range that contains all selected positions."""
+    if not len(selected):
+        return range(0)
+    if isinstance(selected, range):
+        selected = selected[0], selected[-1]
+    return range(int(np.min(selected)), int(np.max(selected)) + 1)
+
+
+def _chunk_ends(chunks: Any, size: int, span: range) -> _Lengths:
     """Return the end positions of the chunks along a dimension of `size` elements.
 
     `chunks` is a single length shared by all chunks, a sequence with one length per chunk, or None
-    for a single chunk.
+    for a single chunk. Chunks outside of `span` may be omitted.
     """
-    step = int(size if chunks is None or isinstance(chunks, Sequence) else chunks) or 1
-    ends = np.cumsum(chunks) if isinstance(chunks, Sequence) else np.arange(step, size + step, step)
+    if isinstance(chunks, Sequence):
+        ends = np.cumsum(chunks)
+    else:
+        step = int(size if chunks is None else chunks) or 1
+        first, stop = span.start // step, -(-span.stop // step)
+        _check_count(stop - first)
+        ends = np.arange(first + 1, stop + 1) * step
     within: _Lengths = np.minimum(ends, size)
     return within
+
+
+def _check_count(count: int) -> None:
+    """Raise UnsupportedError if there are too many chunks or blocks along one dimension."""
+    if count > _MAX_CHUNKS:
+        raise UnsupportedError(
+            f"the variable has {count:,} chunks or blocks along one dimension, which are too many "
+            f"to read one by one (at most {_MAX_CHUNKS:,})",
+            remedy="Select a part of the dimension",
+        )
 
 
 def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
@@ -313,7 +347,8 @@ def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
         return np.diff([0, *changes, len(selected)])
     ascending = selected if selected.step > 0 else selected[::-1]
     reached = -((ascending.start - ends) // ascending.step)
-    lengths = np.diff(np.unique([0, *reached.clip(0, len(ascending)), len(ascending)]))
+    reached = reached.clip(0, len(ascending))
+    lengths = np.diff(np.unique(np.concatenate(([0], reached, [len(ascending)]))))
     lengths = lengths if len(ascending) else np.zeros(1, np.int64)
     return lengths if selected.step > 0 else lengths[::-1]
 
@@ -324,6 +359,7 @@ def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
     for axis, length in enumerate(box):
         box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
         box[axis] = min(length, box[axis])
+        _check_count(-(-int(lengths[axis].sum()) // max(1, box[axis])))
     return [
         np.array([min(step, size - at) for size in axis.tolist() for at in range(0, size, step)])
         if step < axis.max()
