@@ -160,7 +160,8 @@ def test_least_significant_digit_of_variables_other_than_floats_is_kept(tmp_path
     if copying:
         xr_nczarr.copy(source, store, engine="netcdf4")
     else:
-        to_nczarr(xr.open_dataset(source, engine="netcdf4"), store)
+        with xr.open_dataset(source, engine="netcdf4") as opened:
+            to_nczarr(opened, store)
     digit = xr.open_dataset(store, engine="nczarr").v.attrs["least_significant_digit"]
     assert digit == 1
     assert digit.dtype == np.int16
