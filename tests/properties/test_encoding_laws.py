@@ -211,9 +211,17 @@ def check_floats(values, stored, encoding, source):
             )
 
 
+def decodes_to_infinity(number, encoding):
+    """Return whether the rounding of a packed float makes the decoded number overflow."""
+    with np.errstate(over="ignore"):
+        decoded = np.float64(number) * encoding.get("scale_factor", 1)
+        return np.isinf(decoded + encoding.get("add_offset", 0))
+
+
 @settings(max_examples=60, deadline=None)
 @given(floats())
 @example((np.array([3.402824e35], "f4"), {"dtype": "f8", "_FillValue": None, "scale_factor": 1e-3}))
+@example((np.array([np.finfo("f8").max]), {"dtype": "f8", "_FillValue": None, "scale_factor": 3.0}))
 def test_floats_keep_full_precision_of_stored_type_or_are_rejected(case):
     values, encoding = case
     source = values.dtype.str[1:]
@@ -229,7 +237,11 @@ def test_floats_keep_full_precision_of_stored_type_or_are_rejected(case):
             (Fraction(v) - Fraction(offset)) / scale for v in values.tolist() if np.isfinite(v)
         ]
         wraps = source in INTEGERS and isinstance(offset, int) and "add_offset" in encoding
-        assert wraps or any(abs(number) >= highest for number in packed)
+        assert (
+            wraps
+            or any(abs(number) >= highest for number in packed)
+            or any(decodes_to_infinity(float(number), encoding) for number in packed)
+        )
     else:
         with xr.open_dataset(store, engine="nczarr", mask_and_scale=False) as dataset:
             check_floats(values, dataset["v"].values, encoding, source)
