@@ -212,7 +212,7 @@ def test_error_for_unsupported_entry_point_includes_its_key(changes, error, name
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "metadata_encoding"])
-def test_error_names_key_missing_from_entry_point_metadata(name):
+def test_error_message_includes_key_missing_from_entry_point_metadata(name):
     with pytest.raises(MetadataError) as caught:
         layout_of({key: value for key, value in ENTRY.items() if key != name})
     assert caught.value.place == name

@@ -173,7 +173,7 @@ def test_large_unsigned_integers_are_appended_exactly(
 
 @pytest.mark.parametrize("names", [["c"], ["c", "n"]], ids=["alone", "with the number"])
 @pytest.mark.parametrize("options", [{}, {"concat_characters": False}], ids=["decoded", "raw"])
-def test_characters_can_be_written_as_opened_if_number_shares_their_dimension(
+def test_unjoined_characters_can_be_written_back_if_number_shares_their_dimension(
     tmp_path: Path, names: list[str], options: dict[str, Any]
 ) -> None:
     # Because of the number, xarray does not join the characters when it opens the store.

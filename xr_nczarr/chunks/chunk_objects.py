@@ -104,7 +104,7 @@ def _with_fallback(
     """Yield fetched data in order, replacing missing data with the results of `request`.
 
     `fetched` yields (item, data) pairs, in which missing data is None. `request` is called with
-    the items of missing data, and yields their data in order.
+    the items whose data is missing, and yields the data of those items in order.
     """
     while block := list(itertools.islice(fetched, _BLOCK_ITEMS)):
         missing = [item for item, data in block if data is None]

@@ -158,10 +158,10 @@ def add_json(parser: Parser) -> None:
 
 
 def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
-    """Call a function with each parsed argument whose name matches one of its parameters.
+    """Call a function, passing the parsed arguments whose names match its parameters.
 
-    A function with a `progress` parameter shows its progress if standard error is a terminal and
-    ``--quiet`` was not passed.
+    If the function has a `progress` parameter, progress is shown if standard error is a terminal
+    and ``--quiet`` was not passed.
     """
     names = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in names}

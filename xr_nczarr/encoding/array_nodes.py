@@ -333,6 +333,6 @@ def shard_specs(
     if required:
         raise ConflictError(
             f"shard shape {shape!r} is not a multiple of chunk shape {chunk}",
-            remedy="Pass a multiple of each chunk length",
+            remedy="Pass a shard shape in which each length is a multiple of the chunk length",
         )
     return ()

@@ -484,7 +484,8 @@ def _is_all_nat(variable: Variable) -> bool:
     """Return whether an in-memory variable contains only NaT and has the standard calendar.
 
     xarray fails to encode such a variable, because it compares the earliest time with the first
-    Gregorian date. NaT is stored in the same way in every calendar that NumPy supports.
+    Gregorian date. The caller can choose another calendar that NumPy supports, because NaT is
+    stored in the same way in all of them.
     """
     if variable.dtype.kind != "M" or not variable.size or hasattr(variable.data, "dask"):
         return False

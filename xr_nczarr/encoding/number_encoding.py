@@ -201,9 +201,9 @@ def as_conflicts() -> Iterator[None]:
         raise
     except (ValueError, TypeError, OverflowError, LookupError) as error:
         raise ConflictError(
-            f"the values cannot be encoded or decoded ({reason_of(error)})",
+            f"the values cannot be encoded, or cannot be decoded again ({reason_of(error)})",
             remedy="Correct the encoding, such as its dtype or units, or convert the values with "
-            "astype. If the variable is already stored, write it to a new store",
+            "astype. To change the encoding of a stored variable, write it to a new store",
         ) from error
 
 

@@ -90,7 +90,7 @@ def _quantized(
 ) -> Array:
     """Round all values except missing values, zeros, infinities and NaN.
 
-    `rounding` is the function that rounds, and `digits` is its second argument.
+    Values are rounded with ``rounding(values, digits)``.
     """
     marks = np.array([mark for mark in missing if np.asarray(mark).dtype.kind in "iuf"], dtype)
     kept = ~np.isfinite(values) | (values == 0) | np.isin(values, marks)

@@ -128,7 +128,7 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     members = dict(pairs)
     if len(members) != len(pairs):
         [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise MetadataError(f"an object has more than one member named {quote(name)!r}")
+        raise MetadataError(f"a JSON object has more than one member named {quote(name)!r}")
     return members
 
 

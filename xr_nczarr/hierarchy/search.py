@@ -386,7 +386,7 @@ class _Search:
         return dict.fromkeys(self.zarr.child_names(*listing))
 
     def _children_in_sidecars(self, group: GroupNode) -> Kinds | None:
-        """Return the children that a group's sidecars list, or None if they contain no list.
+        """Return the children listed in a group's sidecars, or None if these contain no list.
 
         This method also reads the sidecars of the group's ancestors and updates the ancestors'
         nodes.

@@ -154,9 +154,10 @@ def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[s
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Convert decoded attributes to the values that a copy of the node should store.
 
-    Strings decoded from JSON objects or lists, and numbers decoded from JSON booleans, are replaced
-    by the original JSON. Integers from plain Zarr are converted to the types that netCDF-C infers.
-    `node` is the stored node, or None for a group or variable that is not stored.
+    JSON objects and lists that were decoded to strings, and JSON booleans that were decoded to
+    numbers, are restored to the original JSON. Integers from plain Zarr are converted to the types
+    that netCDF-C infers. `node` is the stored node, or None for a group or variable that is not
+    stored.
     """
     if node is None:
         return dict(decoded)

@@ -98,11 +98,11 @@ class Variable:
 
     @property
     def fill_value(self) -> Any:
-        """The value of elements in missing chunks, or None if the variable has no array.
+        """The value of elements in missing chunks, or None if the variable has no readable array.
 
         If the array declares no fill value, this is zero for numbers, and an empty value (such as
-        an empty string) for all other types. For such an array, netCDF-C also reads missing chunks
-        as zeros, and zarr-python does not store chunks that contain only zeros.
+        an empty string) for all other types. netCDF-C likewise reads missing chunks of such an
+        array as zeros, and zarr-python does not store chunks of it that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value

@@ -104,7 +104,7 @@ class ReferenceStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier that is equal for all stores that share the same reference set."""
+        """An identifier shared by all stores that share the same reference set."""
         return f"{self.name} {id(self.references)}"
 
     @cached_property
@@ -176,8 +176,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        If the set explicitly lists many chunks as byte ranges of files in one local store, the
-        chunks are looked up together, which is faster.
+        If the set lists many chunks individually (rather than by a generator) as byte ranges of
+        files in one local store, the chunks are looked up together, which is faster.
         """
         fetched = self._fetch_together(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched

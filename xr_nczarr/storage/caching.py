@@ -156,7 +156,7 @@ class CachingStore(_WrapperStore):
         return self.source.size(key) if cached is None else cached
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Map each key to the address of the original object, rather than of the cached file."""
+        """Map each key to the address of the original object, not of the cached file."""
         return self.source.addresses(keys)
 
     def _read_only(self) -> UnsupportedError:

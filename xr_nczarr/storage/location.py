@@ -361,7 +361,7 @@ def _local_path(url: str) -> str:
 
 
 def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
-    """Translate an S3 URL to ``s3://bucket/key`` and its host to storage options.
+    """Translate an S3 URL to ``s3://bucket/key``, and move its host to the storage options.
 
     Only http(s) URLs, and ``s3://`` URLs with an Amazon host name, are translated. All other URLs
     are returned unchanged.

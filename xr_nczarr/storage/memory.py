@@ -93,7 +93,7 @@ class MemoryStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier that is equal for all stores backed by the same mapping."""
+        """An identifier shared by all stores backed by the same mapping."""
         return f"{self.name} {id(self.mapping)}"
 
     def fingerprint(self) -> str:

@@ -136,7 +136,7 @@ class ObstoreClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """An identifier that is equal for all clients that access the same objects."""
+        """An identifier shared by all clients that access the same objects."""
         return super().identity if self.shared else f"{self.name} {id(self.store)}"
 
     def fetch(

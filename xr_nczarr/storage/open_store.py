@@ -285,8 +285,8 @@ def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
 def _check_chain(url: str) -> None:
     """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
 
-    fsspec ignores the path of a cache, and everything after a protocol that cannot wrap another
-    URL. A nested zip file is also rejected if the URL does not name the inner file.
+    fsspec ignores a path passed to a cache, and everything after a protocol that cannot wrap
+    another URL. A nested zip file is also rejected if the URL does not name the inner file.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem

@@ -122,7 +122,7 @@ class Connection(ABC):
 
     @property
     def identity(self) -> str:
-        """An identifier that is equal for all connections to the same objects."""
+        """An identifier shared by all connections to the same objects."""
         return normalize(self.name)
 
 
@@ -276,7 +276,7 @@ class RemoteStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier that is equal for all stores that access the same objects."""
+        """An identifier shared by all stores that access the same objects."""
         return self.connection.identity
 
     @property

@@ -98,7 +98,7 @@ class Store(ABC):
 
     @property
     def identity(self) -> str:
-        """An identifier that is equal for all stores that access the same objects."""
+        """An identifier shared by all stores that access the same objects."""
         return self.name
 
     @property
@@ -162,7 +162,7 @@ class Store(ABC):
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
-        If a store cannot determine to which object access was denied, it raises the error.
+        A store that cannot determine which object the error applies to raises the error.
         """
         return self.fetch(keys)
 

@@ -142,7 +142,7 @@ def canonical(protocol: str) -> str:
 
 
 def mask(url: str) -> str:
-    """Replace the user, password and query in a URL with ``***``, because they can be secret."""
+    """Replace the user, password and query of a URL with ``***``, because they may be secret."""
     return re.sub(r"\?.*", "?***", re.sub(r"//[^/@]*@", "//***@", url))
 
 

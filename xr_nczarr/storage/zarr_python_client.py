@@ -78,7 +78,7 @@ class ZarrPythonClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """An identifier that is equal for all clients that access the same objects."""
+        """An identifier shared by all clients that access the same objects."""
         return f"{self._data_id} {self.folder}"
 
     def _data_identity(self) -> str:

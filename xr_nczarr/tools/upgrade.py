@@ -146,7 +146,7 @@ def upgrade(
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
     """Render the metadata documents of a store in another dialect (NCZarr layout).
 
-    Return a mapping from keys to documents, and the dialect that a reader detects in them.
+    Return a mapping from keys to documents, and the dialect that a reader would detect in them.
 
     Raises
     ------

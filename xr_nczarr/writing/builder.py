@@ -173,7 +173,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Warn about dropped codecs, and log each attribute that is stored as a different type."""
+        """Warn about dropped codecs, and log each attribute whose type is changed."""
         retyped = [] if self.layout.is_plain_zarr else [*self._retyped_attributes()]
         if retyped:
             _log.warning(

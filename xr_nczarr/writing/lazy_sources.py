@@ -329,9 +329,9 @@ def _check_count(count: int) -> None:
     """Raise UnsupportedError if there are too many chunks or blocks along one dimension."""
     if count > _MAX_CHUNKS:
         raise UnsupportedError(
-            f"the variable has {count:,} chunks or blocks along one dimension, which are too many "
-            f"to read one by one (at most {_MAX_CHUNKS:,})",
-            remedy="Select a part of the dimension",
+            f"the variable has {count:,} chunks or blocks along one dimension, too many to read "
+            f"one by one (at most {_MAX_CHUNKS:,})",
+            remedy="Select part of the dimension",
         )
 
 

@@ -92,7 +92,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
 
 @dataclass(slots=True, kw_only=True)
 class _Planner:
-    """The changes to an existing store, collected group by group.
+    """A collector of the changes to an existing store, group by group.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class _Planner:
             )
 
     def _check_absent(self, path: str) -> None:
-        """Check that creating a group and its missing parents does not replace an existing group.
+        """Check that creating a group and its missing parents would not replace an existing group.
 
         If the node at the path or one of its parents is unreadable, raise the error of that node.
         """

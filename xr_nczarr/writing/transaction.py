@@ -364,7 +364,7 @@ class Transaction:
 
 
 def _batches(documents: Mapping[str, bytes], zarr: Format) -> Iterator[Mapping[str, bytes]]:
-    """Yield metadata documents in batches. Those at the root come last, in one batch each."""
+    """Yield metadata documents in batches. Those at the root come last, each in its own batch."""
     root = [key for key in reversed(zarr.root_keys()) if key in documents]
     yield {key: data for key, data in documents.items() if key not in root}
     yield from ({key: documents[key]} for key in root)

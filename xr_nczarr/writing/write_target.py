@@ -178,7 +178,7 @@ def check_no_documents(opened: OpenedStore, paths: Sequence[str]) -> None:
     for path, size in zip(paths, sizes, strict=True):
         if size is not None:
             raise ExistsError(
-                f"the group {path!r} exists, but one of its parent groups has no metadata document",
+                f"the group {path!r} exists, but one of its ancestors has no metadata document",
                 remedy=f"Append {path!r} to the path of the store instead of passing group=",
                 store=opened.store.name,
             )
