@@ -280,7 +280,7 @@ def test_all_readers_read_v3_codecs_and_shards(path, codecs, dialect):
 )
 def test_invalid_shard_shape_is_rejected(path, shards):
     encoding = {"i4": {"shards": shards, "chunks": CHUNKS}}
-    with pytest.raises(ConflictError, match=r"not a multiple of chunk shape .* Pass a multiple"):
+    with pytest.raises(ConflictError, match=r"not a multiple of chunk shape .* Pass a shard shape"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     assert not path.exists()
 

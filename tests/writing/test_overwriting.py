@@ -128,7 +128,7 @@ def test_group_in_folder_without_metadata_is_read_and_not_replaced(tmp_path, zar
     (tmp_path / ("a/.zgroup" if zarr_format == 2 else "a/zarr.json")).unlink()
     (tmp_path / "a/.zattrs").unlink(missing_ok=True)
     for mode in ("w-", "w", "a"):
-        with pytest.raises(ExistsError, match="one of its parent groups has no metadata"):
+        with pytest.raises(ExistsError, match="one of its ancestors has no metadata"):
             to_nczarr(dataset + 1, tmp_path, group="a/b", mode=mode)
     with pytest.raises(ExistsError, match="the group '/a/b' exists"):
         to_nczarr(dataset, tmp_path, group="a/b/c", mode="a")

@@ -114,7 +114,7 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
         first, last = (index[0], index[-1]) if len(index) else (None, None)
         raise NotFoundError(
             f"dimension {quote(name)} has no label {quote(_label_text(label))}",
-            remedy=f"Pass a label between {quote(first)} and {quote(last)}"
+            remedy=f"Pass labels from {quote(first)} to {quote(last)}"
             if len(index)
             else "Leave out the dimension; its length is 0",
         ) from error
