@@ -360,7 +360,7 @@ def _writing(server: str, folder: Path, label: str) -> Row:
 def _readers(url: str, client: str | None = None) -> dict[str, Callable[[], np.ndarray]]:
     """Return a function for each library that reads the field at a URL.
 
-    xr_nczarr uses `client`. If it is None, xr_nczarr chooses obstore, because it is installed.
+    `client` is the client that xr_nczarr uses. None means its default, which is obstore.
     """
     array = ours(url, {"client": client} if client else None)
     by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)

@@ -148,7 +148,8 @@ def test_reference_beyond_end_of_file_raises_storage_error(served, tmp_path):
 def test_reference_beyond_end_of_file_error_suggests_recreating_set(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     with pytest.raises(
-        StorageError, match=r"\. If the file has changed, recreate the reference set"
+        StorageError,
+        match=r"\. Rewrite the object, or recreate the reference set that refers to it",
     ):
         read(metadata() | {"t/0": [str(tmp_path / "a.bin"), 1000, 16]})
 

@@ -36,6 +36,7 @@ from tests.stores import (
 )
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import (
+    AccessDeniedError,
     ConflictError,
     LimitError,
     NotFoundError,
@@ -458,7 +459,10 @@ def test_interrupted_write_to_remote_directory_leaves_no_set_and_can_be_repeated
 
 
 def interrupt(patch, allowed, killed):
-    """Make all writes after the first `allowed` fail and, if `killed`, ignore later deletions."""
+    """Make every write after the first `allowed` ones fail.
+
+    If `killed` is True, objects are not deleted from then on either.
+    """
     put, delete = RemoteStore.put, RemoteStore.delete
     requests = []
 
@@ -487,6 +491,21 @@ def test_remote_directory_without_reference_set_is_not_replaced(tmp_path):
         write(f"{place}/store", f"{place}/mine.parq")
     opened = xr.open_dataset(f"{place}/mine.parq", engine="nczarr", consolidated=True)
     xr.testing.assert_equal(opened.load(), dataset)
+
+
+def test_remote_store_that_cannot_be_listed_is_not_replaced(tmp_path, monkeypatch):
+    def deny(*_):
+        raise AccessDeniedError("denied")
+
+    place = f"memory://{tmp_path.name}"
+    dataset = regular(tmp_path / "store")
+    dataset.to_zarr(f"{place}/mine.parq", zarr_format=2, consolidated=True)
+    monkeypatch.setattr(RemoteStore, "list_keys", deny)
+    with pytest.raises(ConflictError, match="is not a reference set"):
+        write(tmp_path / "store", f"{place}/mine.parq")
+    opened = xr.open_dataset(f"{place}/mine.parq", engine="nczarr", consolidated=True)
+    xr.testing.assert_equal(opened.load(), dataset)
+    write(tmp_path / "store", f"{place}/new.parq")
 
 
 def test_directory_without_reference_set_is_not_replaced(tmp_path):

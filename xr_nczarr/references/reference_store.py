@@ -16,7 +16,6 @@ from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.targets import Targets
 from xr_nczarr.storage.keys import Listing, check_key, check_prefix
 from xr_nczarr.storage.ranges import (
-    OUT_OF_BOUNDS,
     ByteRange,
     Bytes,
     check_range,
@@ -386,8 +385,6 @@ class ReferenceStore(Store):
                     for item in failed:
                         next(self._request([item]))
                 error.store, error.key, url = self.name, failed[0].key, failed[0].url
-                if error.remedy == OUT_OF_BOUNDS:
-                    error.remedy = "If the file has changed, recreate the reference set"
                 error.place = ", ".join(filter(None, (mask(url), error.place)))
                 if "?" in url or "@" in url:
                     raise error from None

@@ -236,7 +236,8 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
     A local directory is replaced atomically. In a remote directory, the metadata document of the
     existing set is removed first and that of the new set is written last, so that a set never
-    consists of old and new files. If an error occurs in between, the new files are deleted.
+    consists of old and new files. If an error occurs in between, the new files are deleted if
+    possible.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:
@@ -274,9 +275,10 @@ def _holds_other_objects(folder: RemoteStore) -> bool:
     """
     if record_document(folder) is not None:
         return False
-    with suppress(AccessDeniedError):
-        return not all(map(_RECORD_FILE.fullmatch, islice(folder.list_keys(), _BATCH_KEYS)))
-    return False
+    try:
+        return not all(map(_RECORD_FILE.fullmatch, folder.list_keys()))
+    except AccessDeniedError:  # the server does not allow listing, so look only at the document
+        return folder.size(".zmetadata") is not None
 
 
 def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tuple[str, Reference]]:

@@ -10,9 +10,6 @@ from xr_nczarr.errors import LimitError, StorageError
 Bytes = bytes | bytearray | memoryview
 Read = Callable[[int, int], Bytes | None]
 
-OUT_OF_BOUNDS = "The object has changed since its index was written; rewrite the object"
-"""Remedy for a byte range that is not within its object."""
-
 
 class ByteRange(NamedTuple):
     """A range of `length` bytes in the object at `key`, or the whole object.
@@ -112,7 +109,8 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
         raise StorageError(
             f"the byte range at offset {item.start} with length {item.length} is out of bounds for "
             f"an object of {size} bytes",
-            remedy=OUT_OF_BOUNDS,
+            remedy="The object may have changed since the range was recorded. Rewrite the object, "
+            "or recreate the reference set that refers to it",
             store=store,
             key=item.key,
         )
