@@ -53,9 +53,10 @@ def typed_text(variable: Variable, name: str) -> Variable:
 def typed_empty(variable: Variable, encoding: Mapping[str, Any]) -> Variable:
     """Return an empty array of objects with the item type that its encoding declares.
 
-    Otherwise, xarray would store it as float64, because it has no items that show their type. Any
-    other variable is returned unchanged. `encoding` is the encoding of the variable before xarray
-    encoded it.
+    Otherwise, xarray would store it as float64, because it has no items that show their type. This
+    function is called after xarray's encoding, which drops the item type of arrays with a
+    ``_FillValue``. `encoding` is the encoding of the variable before that. Any other variable is
+    returned unchanged.
     """
     if variable.size or variable.dtype != object or variable.dtype.metadata:
         return variable
