@@ -40,7 +40,7 @@ from xr_nczarr.storage.aws import bucket_region
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.obstore_client import process
-from xr_nczarr.storage.remote import RemoteClient
+from xr_nczarr.storage.remote_client import RemoteClient
 from xr_nczarr.storage.retries import storage_error
 
 OBSTORE = {"client": "obstore"}

@@ -15,7 +15,8 @@ from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.keys import is_plain_key
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.remote import RemoteStore, Rules
+from xr_nczarr.storage.remote import RemoteStore
+from xr_nczarr.storage.remote_client import Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.trust import is_below

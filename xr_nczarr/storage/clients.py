@@ -14,7 +14,7 @@ from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.storage.aws import NoEquivalentError, bucket_region, s3_arguments
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.obstore_client import ObstoreClient, process
-from xr_nczarr.storage.remote import Connection, RemoteClient, Rules
+from xr_nczarr.storage.remote_client import Connection, RemoteClient, Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.shared_cache import SharedCache
 from xr_nczarr.storage.trust import Trust

@@ -16,7 +16,7 @@ from xr_nczarr.storage.fsspec_reader import FsspecReader, filesystem_at, is_http
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.process_local import UnreachableConnection
 from xr_nczarr.storage.ranges import Bytes
-from xr_nczarr.storage.remote import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
+from xr_nczarr.storage.remote_client import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
 from xr_nczarr.storage.retries import is_transient, status_of
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask, synchronous

@@ -17,7 +17,7 @@ from xr_nczarr.errors import AccessDeniedError, NczarrError, NotFoundError, Unsu
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
-from xr_nczarr.storage.remote import IN_FLIGHT, Expected, RemoteClient, Rules
+from xr_nczarr.storage.remote_client import IN_FLIGHT, Expected, RemoteClient, Rules
 from xr_nczarr.storage.retries import (
     is_missing_bucket,
     is_transient,

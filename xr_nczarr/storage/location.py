@@ -15,7 +15,8 @@ from xr_nczarr.errors import (
     quote,
 )
 from xr_nczarr.storage.obstore_client import ObstoreClient
-from xr_nczarr.storage.remote import RemoteStore, Rules
+from xr_nczarr.storage.remote import RemoteStore
+from xr_nczarr.storage.remote_client import Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.trust import symlink_error
 from xr_nczarr.storage.url import (

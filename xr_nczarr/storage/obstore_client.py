@@ -26,7 +26,7 @@ from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.obstore_errors import failure_of, is_missing
 from xr_nczarr.storage.process_local import UnreachableConnection, reduce_process_local
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
-from xr_nczarr.storage.remote import (
+from xr_nczarr.storage.remote_client import (
     IN_FLIGHT,
     UNCONDITIONAL_STATUS,
     Expected,

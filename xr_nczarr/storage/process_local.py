@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 from xr_nczarr.errors import StorageError
-from xr_nczarr.storage.remote import Connection
+from xr_nczarr.storage.remote_client import Connection
 
 NOT_SHARED = (
     "Write to a location that all workers share, such as a directory or S3, or compute in this "

@@ -15,7 +15,7 @@ from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.process_local import NOT_SHARED, UnreachableConnection, reduce_process_local
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, split_into_batches, too_large
-from xr_nczarr.storage.remote import IN_FLIGHT, Expected, ListedObject, RemoteClient
+from xr_nczarr.storage.remote_client import IN_FLIGHT, Expected, ListedObject, RemoteClient
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.url import mask
 

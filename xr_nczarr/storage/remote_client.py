@@ -1,0 +1,242 @@
+"""The interface through which remote stores use a client library, such as fsspec or obstore."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from xr_nczarr.errors import AccessDeniedError, UnsupportedError
+from xr_nczarr.storage.keys import Listing
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned
+from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.url import normalize
+
+IN_FLIGHT = 64  # requests
+UNCONDITIONAL_STATUS = (405, 501)  # statuses from servers without conditional writes
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class ListedObject(NamedTuple):
+    """An object in a listing.
+
+    `size` is in bytes. `version` is a string that changes whenever the object changes, such as its
+    ETag. Each of them is None if the listing does not contain it.
+    """
+
+    key: str
+    size: int | None
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The rules of a connection for interpreting responses and for retrying requests.
+
+    Attributes
+    ----------
+    retry
+        How to retry transient failures.
+    missing_status
+        HTTP statuses that mean *not found*. For example, some servers respond with 403 if an object
+        does not exist.
+    max_object_bytes
+        Maximum size of an object. Reading a larger object raises an error. None means no limit.
+    """
+
+    retry: Retry = Retry()  # noqa: RUF009 (frozen)
+    missing_status: tuple[int, ...] = (404,)
+    max_object_bytes: int | None = None
+
+
+class Expected(NamedTuple):
+    """The size limit of a reader, and its expectations about the objects that it requests.
+
+    Attributes
+    ----------
+    max_bytes
+        Maximum size of an object. Reading a larger object raises an error. None means no limit.
+    probing
+        Whether the reader searches for metadata; see `Store.probing`.
+    small
+        Whether the objects are small; see `Store.of_small_objects`.
+    """
+
+    max_bytes: int | None = None
+    probing: bool = False
+    small: bool = False
+
+
+class Connection(ABC):
+    """Access to the objects at one location on a remote system, such as a folder in a bucket.
+
+    Attributes
+    ----------
+    name
+        A URL for error messages. It contains no secrets.
+    web
+        Whether plain HTTP is used, which supports neither listing nor writing.
+    remote
+        Whether each request costs a network round trip.
+    shared
+        Whether other processes see the same objects.
+    token
+        A unique string that serves as the dask token if `shared` is False.
+    transactional, supports_consolidated
+        See `Store`.
+    rules
+        See `Rules`.
+    """
+
+    name: str
+    web: bool = False
+    remote: bool = True
+    shared: bool = True
+    token: str = ""
+    transactional: bool = False
+    supports_consolidated: bool = True
+    rules: Rules = Rules()
+
+    @abstractmethod
+    def client(self) -> RemoteClient:
+        """Return the client that makes the requests in this process."""
+
+    @property
+    def identity(self) -> str:
+        """An identifier shared by all connections to the same objects."""
+        return normalize(self.name)
+
+
+class RemoteClient(Connection):
+    """The interface for accessing objects through a client library.
+
+    There is one implementation for each library: fsspec, obstore and zarr-python.
+
+    Attributes
+    ----------
+    pooled
+        Whether each request blocks only the thread that makes it. If so, many threads can make
+        requests concurrently.
+    sequential
+        Whether requests must be made one at a time.
+    supports_suffixes
+        Whether a range can count from the end of an object. Azure does not support such ranges.
+    """
+
+    pooled: bool = False
+    sequential: bool = False
+    supports_suffixes: bool = True
+
+    def client(self) -> RemoteClient:
+        """Return this client, or raise an error if it cannot be used in this process."""
+        return self
+
+    @abstractmethod
+    def fetch(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[Versioned | None]:
+        """Yield the requested bytes for each request, or None for a missing object.
+
+        A range with a negative start always extends to the end of the object. If a range extends
+        beyond the end of the object, the response is shorter than requested.
+        """
+
+    def probe(
+        self, requests: Sequence[ByteRange], expected: Expected
+    ) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it.
+
+        Servers deny access with status 401 or 403.
+        """
+
+        def probe_one(request: ByteRange) -> Bytes | AccessDeniedError | None:
+            try:
+                response = next(self.fetch([request], expected))
+            except AccessDeniedError as error:
+                return error
+            return response.data if response else None
+
+        return self.map_concurrently(probe_one, requests)
+
+    def map_concurrently(
+        self, work: Callable[[_Item], _Result], items: Sequence[_Item]
+    ) -> Iterator[_Result]:
+        """Yield ``work(item)`` for each item, in order.
+
+        The calls run concurrently if the client allows it.
+        """
+        if self.sequential or len(items) < 2:
+            yield from map(work, items)
+            return
+        with ThreadPoolExecutor(min(IN_FLIGHT, len(items)), "map-concurrently") as helpers:
+            yield from helpers.map(work, items)
+
+    @abstractmethod
+    def put(self, key: str, data: Bytes) -> None:
+        """Write an object in one request, replacing any existing object."""
+
+    def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
+        """Write objects, replacing any existing objects.
+
+        The objects are written concurrently if the client allows it.
+        """
+        for _ in self.map_concurrently(lambda item: self.put(*item), items):
+            pass
+
+    @abstractmethod
+    def create(self, key: str, data: Bytes) -> bool | None:
+        """Write an object unless it exists, and return whether this call created it.
+
+        Return None, without writing, if the store does not support conditional requests.
+        """
+
+    @abstractmethod
+    def children(self, prefix: str) -> Listing:
+        """Return the sorted names of the objects and prefixes directly under `prefix`.
+
+        The listing is empty if no object exists under `prefix`.
+        """
+
+    @abstractmethod
+    def below(self, prefix: str) -> Iterator[ListedObject]:
+        """Yield every object under `prefix`."""
+
+    @abstractmethod
+    def remove(self, keys: Sequence[str]) -> None:
+        """Remove the objects at `keys`, ignoring those that do not exist."""
+
+    @abstractmethod
+    def size(self, key: str) -> int | None:
+        """Return the size of an object in bytes, or None if the object does not exist.
+
+        Return -1 if the server does not report the size.
+        """
+
+    def sizes(self, keys: Sequence[str]) -> Iterable[int | None]:
+        """Return the result of `size` for each key."""
+        return self.map_concurrently(self.size, keys)
+
+    @abstractmethod
+    def address(self, key: str) -> str | None:
+        """Return the URL at which other programs can read an object, or None if it has no URL."""
+
+    def check_writable(self) -> None:
+        """Raise UnsupportedError if this client cannot write, for example over plain HTTP."""
+        if self.web:
+            raise UnsupportedError("plain HTTP is read-only", store=self.name)
+
+    def listing_error(
+        self, prefix: str, problem: str = "plain HTTP cannot list objects"
+    ) -> Exception:
+        """Return the error for an attempt to list `prefix` on a server that cannot list objects."""
+        return UnsupportedError(
+            problem,
+            remedy="Consolidate the metadata of the store, or pass a different URL for the same "
+            "data",
+            store=self.name,
+            key=prefix or None,
+        )
