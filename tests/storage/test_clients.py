@@ -714,6 +714,16 @@ def test_many_small_objects_are_requested_concurrently(
     assert http_server.most_in_flight == 100
 
 
+def test_store_without_read_ahead_requests_objects_when_needed(http_server: HttpServer) -> None:
+    for key in "abc":
+        Path(http_server.root, key).write_bytes(b"1")
+    store = open_store(http_server.url, storage_options={"client": "obstore"})
+    fetched = store.without_read_ahead().fetch(["a", "b", "c"])
+    for requests in (1, 2, 3):
+        assert bytes(next(fetched) or b"") == b"1"
+        assert len(http_server.requests) == requests
+
+
 def test_number_of_concurrent_requests_for_large_chunks_is_limited(http_server: HttpServer) -> None:
     values = np.ones((12, 1 << 20))  # 8 MiB each
     encoding = {"v": {"chunks": (1, 1 << 20), "compressor": None}}

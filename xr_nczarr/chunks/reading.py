@@ -53,6 +53,9 @@ class PartReader:
         The result array. Its elements are written in place, at the targets of the parts.
     missing_chunks, convert
         See `ReadOptions` and `ChunkedArray.read`.
+    read_ahead
+        Whether to request several chunks of a batch at once. This is unnecessary if many threads
+        read at the same time.
     """
 
     node: ArrayNode
@@ -64,12 +67,15 @@ class PartReader:
     out: Array
     missing_chunks: str
     convert: Convert | None
+    read_ahead: bool
 
     def __post_init__(self) -> None:
         is_whole = not self.node.stored_shape
         self.in_place = self.slices_only and self.out.dtype == self.node.dtype and is_whole
         objects = isinstance(self.layout, ChunkObjects) and is_whole
         self.ranged = self.codec.raw and objects
+        requests_singly = isinstance(self.layout, ChunkObjects) and not self.read_ahead
+        self._chunk_store = self.store.without_read_ahead() if requests_singly else self.store
         # Decoding single blocks takes three small reads instead of one large read. This is slower
         # if each read costs a round trip.
         names = [spec.name for spec in self.node.codecs]
@@ -90,7 +96,7 @@ class PartReader:
         in_place = self.in_place
         scratch = None
         chunks = [part.chunk for part in batch]
-        fetched = self.layout.fetch(self.store, chunks)
+        fetched = self.layout.fetch(self._chunk_store, chunks)
         fetched = self._with_context(fetched, batch)
         for part, (codec, data) in zip(batch, self._with_codec(fetched, chunks), strict=True):
             try:

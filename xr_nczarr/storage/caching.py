@@ -64,6 +64,9 @@ class _WrapperStore(Store):
     def bounded(self, max_bytes: int) -> Store:
         return self._wrap(self.source.bounded(max_bytes))
 
+    def without_read_ahead(self) -> Store:
+        return self._wrap(self.source.without_read_ahead())
+
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         return self._read(keys, self.source.fetch)
 

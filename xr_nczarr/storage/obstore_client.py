@@ -144,12 +144,13 @@ class ObstoreClient(RemoteClient):
     ) -> Iterator[Versioned | None]:
         """Yield the response to each request, or None for a missing object.
 
-        While the caller processes a response, threads prefetch the next ones. To limit memory use,
-        fewer responses are prefetched if the objects are large.
+        While the caller processes a response, threads request the next ones, unless
+        ``expected.read_ahead`` is False. To limit memory use, fewer responses are requested ahead
+        if the objects are large.
         """
         for request in requests:
             check_key(request.key, self.name)
-        if len(requests) == 1 or not self.remote:
+        if len(requests) == 1 or not self.remote or not expected.read_ahead:
             return (self._fetch_one(request, expected) for request in requests)
         return self._fetch_ahead(requests, expected)
 

@@ -92,6 +92,10 @@ class RemoteStore(Store):
         """Return a variant for reading many small objects; see `Store.of_small_objects`."""
         return RemoteStore(self.connection, self.expected._replace(small=True))
 
+    def without_read_ahead(self) -> RemoteStore:
+        """Return a variant for reading in many threads; see `Store.without_read_ahead`."""
+        return RemoteStore(self.connection, self.expected._replace(read_ahead=False))
+
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
         for response in self._client.fetch([ByteRange(key) for key in keys], self.expected):

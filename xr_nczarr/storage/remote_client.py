@@ -64,11 +64,14 @@ class Expected(NamedTuple):
         Whether the reader searches for metadata; see `Store.probing`.
     small
         Whether the objects are small; see `Store.of_small_objects`.
+    read_ahead
+        Whether to request objects before the reader needs them; see `Store.without_read_ahead`.
     """
 
     max_bytes: int | None = None
     probing: bool = False
     small: bool = False
+    read_ahead: bool = True
 
 
 class Connection(ABC):
