@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import dask.array as da
 import numpy as np
 import tensorstore
 import xarray as xr
@@ -122,7 +123,11 @@ def by_pipeline(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
 
 
 def _through_xarray(path: Path, name: str, baseline: Callable[[], None]) -> Iterator[Row]:
-    for label, goal, options in (("", 4, {}), (", chunks={}", 1.8, {"chunks": {}})):
+    cases = (
+        ("", 4, {}, {"baseline": baseline}),
+        (", chunks={}", 1.8, {"chunks": {}}, {"baseline: dask": _load_from_memory}),
+    )
+    for label, goal, options, baselines_of_case in cases:
         peer = partial(load, path, "zarr", **options)
         yield Row(
             f"{name}{label}",
@@ -131,10 +136,17 @@ def _through_xarray(path: Path, name: str, baseline: Callable[[], None]) -> Iter
                 "engine zarr": peer,
                 "engine zarr, zarrs": by_pipeline(peer),
                 "undecoded": partial(load, path, "nczarr", decode_cf=False, **options),
-                "baseline": baseline,
+                **baselines_of_case,
             },
             {"engine zarr": goal, "engine zarr, zarrs": 1, "undecoded": 1 / 1.2},
         )
+
+
+def _load_from_memory() -> np.ndarray:
+    """Load an array of the large field's shape and chunks, whose blocks are in memory."""
+    block = np.ones(data.CHUNKS, "f4")
+    blocks = da.map_blocks(lambda _: block, da.empty(data.SHAPE, chunks=data.CHUNKS), dtype="f4")
+    return xr.DataArray(blocks).load().values
 
 
 def netcdf_default(directory: Path) -> Iterator[Row]:
