@@ -68,12 +68,13 @@ class Result:
         goal = self.goals.get(name)
         return goal is not None and round(self.ratio[name], 2) < round(goal, 2)
 
-    def unreachable(self, name: str) -> bool:
-        """Return whether the baseline misses the goal for another implementation, too."""
+    def limit(self, name: str) -> float | None:
+        """Return the ratio that the baseline reaches, or None unless it misses the goal as well."""
         baselines = [ratio for other, ratio in self.ratio.items() if other.startswith("baseline")]
         if not baselines or name.startswith(("baseline", "limit")) or not self.missed(name):
-            return False
-        return self.ratio[name] / min(1, max(baselines)) < self.goals[name]
+            return None
+        reached = self.ratio[name] / min(1, max(baselines))
+        return reached if reached < self.goals[name] else None
 
 
 def within(seconds: float) -> Callable[[], None]:
@@ -179,7 +180,8 @@ def table(results: list[Result]) -> str:
         for name, ratio in result.ratio.items():
             goal = result.goals.get(name)
             aimed = [] if goal is None else [f"goal {goal:.3g}"]
-            aimed += ["missed by the baseline"] if result.unreachable(name) else []
+            limit = result.limit(name)
+            aimed += [] if limit is None else [f"limit {limit:.2f}"]
             processor = result.processor_ratio.get(name)
             notes = ([] if processor is None else [f"{processor:.2f}"]) + aimed
             cells.append(f"{name} {ratio:.2f}" + (f" ({', '.join(notes)})" if notes else ""))
