@@ -318,7 +318,8 @@ class ChunkedArray:
             return
         part_bytes = elements * self.node.dtype.itemsize // plan.count or self.chunk_bytes
         threads = self._threads(plan.count, part_bytes)
-        batches = self.layout.batches(plan, self._batch_size(-(-plan.count // threads), part_bytes))
+        size = self._batch_size(-(-plan.count // threads), part_bytes)
+        batches = self.layout.batches(plan, size)
         turn, responded = Lock(), Event()
 
         def run() -> None:
@@ -343,7 +344,7 @@ class ChunkedArray:
         with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr") as pool:
             few = min(threads - 1, _FEW_THREADS) if self._store_sets_threads else threads - 1
             helpers = [pool.submit(run) for _ in range(few)]
-            if few < threads - 1 and not responded.wait(_QUICK_SECONDS):
+            if few < threads - 1 and not responded.wait(size * _QUICK_SECONDS):
                 helpers += [pool.submit(run) for _ in range(few, threads - 1)]
             run()
             for helper in helpers:
