@@ -105,8 +105,6 @@ EXACT = {
     "Azure with a key": ("az://container/a", {"account_name": "a", "account_key": "eA=="}),
     "public Azure": ("abfs://container/a", {"account_name": "a", "anon": True}),
     "Azure with another protocol": ("abfss://container/a", {"account_name": "a", "anon": True}),
-}
-WEB = {
     "the web": ("https://example.org/a", {}),
     "the web with a token": ("https://example.org/a", {"headers": {"Authorization": "Bearer 1"}}),
 }
@@ -135,12 +133,6 @@ UNLIKE = {
 @pytest.mark.parametrize(("url", "options"), EXACT.values(), ids=EXACT)
 def test_obstore_is_chosen_where_equivalent_to_fsspec(url: str, options: dict[str, Any]) -> None:
     assert library_of(url, options) == "obstore"
-    assert library_of(url, {**options, **OBSTORE}) == "obstore"
-
-
-@pytest.mark.parametrize(("url", "options"), WEB.values(), ids=WEB)
-def test_obstore_is_used_for_http_only_on_request(url: str, options: dict[str, Any]) -> None:
-    assert library_of(url, options) == "fsspec"
     assert library_of(url, {**options, **OBSTORE}) == "obstore"
 
 
@@ -276,18 +268,25 @@ def test_client_choice_is_logged_with_reason(
     http_server: HttpServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "xr_nczarr"):
-        client_of(http_server.url, {"client": "obstore"})
         client_of(http_server.url)
         client_of(S3, {**KEYS, "client_kwargs": ENDPOINT, "default_block_size": 1})
         client_of(http_server.url, {"client": "fsspec"})
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
         "accessed with obstore",
-        "accessed with fsspec, because obstore does not support fsspec's checks of "
-        "responses from web servers",
         "accessed with fsspec, because obstore does not support the storage option "
         "default_block_size",
         'accessed with fsspec, because of the storage option "client"',
     ]
+
+
+def test_fsspec_is_used_after_obstore_rejected_a_response(http_server: HttpServer) -> None:
+    Path(http_server.root, "x").write_bytes(bytes(range(100)))
+    store = open_store(http_server.url, must_exist=False)
+    http_server.fault("ignore-range", path="*/x", times=None)
+    for start, requests in ((10, 2), (20, 3)):
+        (data,) = store.fetch_ranges([ByteRange("x", start, 2)])
+        assert bytes(data or b"") == bytes([start, start + 1])
+        assert len(http_server.requests_for("*/x")) == requests
 
 
 RANGE_FAULTS = ["ignore-range", "wide-range", "wrong-range", "more-range", "no-range", "far-range"]

@@ -217,8 +217,6 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
                 '%s: accessed with fsspec, because of the storage option "client"', mask(url)
             )
             return None
-        if client is None and is_web(url):
-            raise NoEquivalentError("fsspec's checks of responses from web servers")
         if find_spec("obstore") is None:
             if client == "obstore":
                 raise UnsupportedError(

@@ -86,8 +86,8 @@ class ObstoreClient(RemoteClient):
         A URL without secrets, for error messages. If None, it is derived from `store`.
     substitute
         For a web server, a function that returns an fsspec client for the same objects. That client
-        lists folders, and repeats requests if obstore rejects the response. For any other store,
-        None.
+        lists folders. It also repeats the first request whose response obstore rejects, and makes
+        all later requests. For any other store, None.
     """
 
     pooled = True
@@ -112,6 +112,7 @@ class ObstoreClient(RemoteClient):
         self.token = uuid.uuid4().hex
         self.name = name or "/".join(filter(None, (mask(_url_of(store)), self.folder)))
         self._substitute = substitute
+        self._is_substituted = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.shared:  # obstore cannot pickle such stores
@@ -150,6 +151,8 @@ class ObstoreClient(RemoteClient):
         """
         for request in requests:
             check_key(request.key, self.name)
+        if self._is_substituted:
+            return self._by_fsspec.fetch(requests, expected)
         if len(requests) == 1 or not self.remote or not expected.read_ahead:
             return (self._fetch_one(request, expected) for request in requests)
         return self._fetch_ahead(requests, expected)
@@ -279,7 +282,9 @@ class ObstoreClient(RemoteClient):
             error.add_context(place=request.description)
             if self._is_final(error):
                 raise
-            return next(self._by_fsspec.fetch([request], expected))
+        response = next(self._by_fsspec.fetch([request], expected))
+        self._is_substituted = True
+        return response
 
     def _is_final(self, error: StorageError) -> bool:
         """Return whether to raise `error` instead of repeating the request with fsspec.
