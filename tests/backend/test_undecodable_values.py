@@ -24,6 +24,15 @@ def test_undecodable_attribute_warning_includes_attribute_name(attributes):
     assert dataset["a"].values.tolist() == [1, 2]
 
 
+def test_bounds_that_are_not_text_leave_only_empty_times_undecoded():
+    objects = plain_objects(
+        shape=[0], units="days since 2000-01-01", calendar="noleap", bounds=[0, 1]
+    )
+    with pytest.warns(xr.SerializationWarning, match="attribute bounds"):
+        dataset = xr.open_dataset(objects, engine="nczarr")
+    assert dataset["a"].attrs["bounds"] == [0, 1]
+
+
 @pytest.mark.parametrize("attributes", [{"scale_factor": "text"}, {"add_offset": "0.5"}], ids=str)
 def test_attribute_decoding_error_raised_on_load_includes_variable_name(attributes):
     with (

@@ -196,7 +196,7 @@ def for_empty_times(
         is_time = " since " in str(variable.attrs.get("units"))
         calendar = str(variable.attrs.get("calendar", "standard")).lower()
         if is_time and not variable.size and calendar not in NUMPY_CALENDARS:
-            names |= {name, variable.attrs.get("bounds")}
+            names |= {name, str(variable.attrs.get("bounds", name))}
     if not names:
         return decoding
     coder = CFDatetimeCoder(use_cftime=True)
