@@ -79,6 +79,17 @@ def test_values_that_are_arrays_or_lists_are_rejected(path, item, options):
         to_nczarr(xr.Dataset({"v": ("x", values)}), path, **options)
 
 
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+@pytest.mark.parametrize("box", [[0.5, 1.5], np.array([1, 2])], ids=["list", "array"])
+def test_bounds_attribute_that_is_not_text_is_stored(dialect, box):
+    source = xr.Dataset({"v": ("x", [1.0, 2.0], {"units": "m", "bounds": box, "n": "a"})})
+    to_nczarr(source, store := {}, dialect=dialect)
+    attributes = read(store).v.attrs
+    assert list(attributes) == ["units", "bounds", "n"]
+    np.testing.assert_array_equal(attributes["bounds"], box)
+    np.testing.assert_array_equal(source.v.attrs["bounds"], box)
+
+
 def test_bytes_among_strings_are_stored():
     values = np.array([b"a", "b"], object)
     to_nczarr(xr.Dataset({"v": ("x", values)}), store := {})

@@ -160,7 +160,7 @@ def encode_variables(
     encoded = {}
     for key, variable in _cf_encoded(prepared).items():
         name = stored_name(key)
-        if variable.attrs.get("bounds") == key:
+        if prepared[key].attrs.get("bounds") == key:
             # xarray removes the attributes that bounds share with the variable they belong to. A
             # variable that is its own bounds would lose its units.
             variable = conventions.encode_cf_variable(prepared[key], name=key)
@@ -171,7 +171,15 @@ def encode_variables(
 
 
 def _cf_encoded(variables: Mapping[Hashable, Variable]) -> Mapping[Hashable, Variable]:
-    """Encode variables with xarray, raising ConflictError for the variable that xarray rejects."""
+    """Encode variables with xarray, raising ConflictError for the variable that xarray rejects.
+
+    In `variables`, ``bounds`` attributes that are not text, such as bounding boxes, are emptied.
+    They name no variable, and xarray fails if it looks one up.
+    """
+    boxes = {}
+    for key, variable in variables.items():
+        if not isinstance(bounds := variable.attrs.get("bounds", ""), str):
+            boxes[key], variable.attrs["bounds"] = bounds, ""
     try:
         encoded: Mapping[Hashable, Variable] = conventions.cf_encoder(dict(variables), {})[0]
     except Exception:
@@ -179,6 +187,8 @@ def _cf_encoded(variables: Mapping[Hashable, Variable]) -> Mapping[Hashable, Var
             with ErrorContext(variable=str(key)):
                 cf_encoded(variable, str(key))
         raise
+    for key, box in boxes.items():
+        encoded[key].attrs["bounds"] = box
     return encoded
 
 
