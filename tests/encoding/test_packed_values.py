@@ -24,6 +24,28 @@ def test_appended_values_are_packed_with_stored_encoding(path):
     np.testing.assert_allclose(read(path).p, [1.0, 2.5, 3.3, np.nan])
 
 
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+@pytest.mark.parametrize("container", [list, np.array], ids=["list", "array"])
+def test_packing_numbers_in_list_or_array_are_used_as_numbers(path, dialect, container):
+    encoding = {"dtype": "i2", "scale_factor": container([0.5]), "add_offset": container([1])}
+    encoding["_FillValue"] = -1
+    to_nczarr(packed(1.0, 2.5), path, dialect=dialect, encoding={"p": encoding})
+    stored = read(path).p
+    assert stored.values.tolist() == [1.0, 2.5]
+    assert (stored.encoding["scale_factor"], stored.encoding["add_offset"]) == (0.5, 1)
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_values_can_be_appended_to_array_whose_scale_factor_is_a_list(path, zarr_format):
+    encoding = {"dtype": "i2", "scale_factor": np.array([0.5]), "_FillValue": -1}
+    source = packed(1.0, np.nan)
+    source.to_zarr(path, encoding={"p": encoding}, zarr_format=zarr_format, consolidated=False)
+    to_nczarr(packed(2.5), path, append_dim="time")
+    stored = read(path).p
+    assert stored.dtype == float
+    np.testing.assert_array_equal(stored, [1.0, np.nan, 2.5])
+
+
 # Regression D57
 @pytest.mark.filterwarnings("ignore:saving variable p with floating point data")
 @pytest.mark.parametrize("dask", [False, True])

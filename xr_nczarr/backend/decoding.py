@@ -16,6 +16,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,9 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.model import ArrayNode
 
-_PACKING = ("_FillValue", "missing_value", "scale_factor", "add_offset", "_Unsigned", "_Encoding")
-_DECODED_BY = {*_PACKING, "dtype", "units", "calendar", "coordinates", *CF_RELATED_DATA}
+PACKING_KEYS = ("scale_factor", "add_offset")
+_VALUE_KEYS = ("_FillValue", "missing_value", *PACKING_KEYS, "_Unsigned", "_Encoding")
+_DECODED_BY = {*_VALUE_KEYS, "dtype", "units", "calendar", "coordinates", *CF_RELATED_DATA}
 """Names of the attributes that affect how xarray decodes a variable."""
 
 NUMPY_CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
@@ -139,7 +141,7 @@ def decode_variables(
     scales = decoding["mask_and_scale"]
     for name, variable in variables.items():
         if scales.get(name, True) if isinstance(scales, Mapping) else scales:
-            _widen_scale(variable.attrs)
+            normalize_packing(variable.attrs)
     alike: dict[Any, list[Any]] = {}
     for name, kind in _decoding_keys(variables, arrays, decoding).items():
         if name not in dropped:
@@ -355,19 +357,31 @@ def require_chunks(array: LazyArray) -> LazyArray:
     return replace(array, stored=ChunkedArray(stored.node, stored.store, options))
 
 
-def _widen_scale(attributes: dict[Any, Any]) -> None:
-    """Replace an integer ``scale_factor`` with a Python number, in place.
+def normalize_packing(attributes: dict[Any, Any]) -> None:
+    """Replace packing attributes with which xarray would decode values to a wrong dtype, in place.
 
-    With a NumPy integer, xarray would decode values to the dtype of that integer. The values could
-    then overflow, and missing values could not be represented as NaN. The Python number is a float
-    if the attributes declare a missing value, and an int otherwise.
+    An array or a list of one number becomes the number, because xarray can decode values with a
+    list to objects.
+
+    An integer ``scale_factor`` becomes a Python number. With a NumPy integer, xarray would decode
+    values to the dtype of that integer. The values could then overflow, and missing values could
+    not be represented as NaN. The Python number is a float if the attributes declare a missing
+    value, and an int otherwise.
     """
+    attributes |= {key: unwrapped(attributes[key]) for key in PACKING_KEYS if key in attributes}
     scale = attributes.get("scale_factor")
     if isinstance(scale, int | np.integer) and not isinstance(scale, bool):
         declared = [attributes.get(key) for key in ("_FillValue", "missing_value")]
         numbers = [item for value in declared for item in np.asarray(value).ravel().tolist()]
         masks = any(item is not None and item == item for item in numbers)
         attributes["scale_factor"] = float(scale) if masks else int(scale)
+
+
+def unwrapped(value: Any) -> Any:
+    """Return the number in an array or a list of one number. Return any other value unchanged."""
+    items = value.ravel() if isinstance(value, np.ndarray) else value
+    is_single = isinstance(items, list | np.ndarray) and len(items) == 1
+    return items[0] if is_single and isinstance(items[0], Real) else value
 
 
 def _decoding_keys(

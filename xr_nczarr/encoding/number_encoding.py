@@ -10,10 +10,10 @@ import numpy as np
 from xarray import Variable
 from xarray.coding.variables import CFScaleOffsetCoder
 
+from xr_nczarr.backend.decoding import PACKING_KEYS, unwrapped
 from xr_nczarr.encoding.blockwise import blockwise
 from xr_nczarr.errors import ConflictError, NczarrError, reason_of
 
-PACKING_KEYS = ("scale_factor", "add_offset")
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
 """The keys of an encoding that error messages show."""
 
@@ -242,10 +242,12 @@ def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return an encoding in which an integer scale factor is converted to a float.
 
     With an integer scale factor, xarray would pack numbers in the scale factor's integer type.
+    A scale factor or an offset in an array or a list of one number becomes the number.
     """
-    scale = np.asarray(encoding.get("scale_factor"))
+    scalars = {key: unwrapped(encoding[key]) for key in PACKING_KEYS if key in encoding}
+    scale = np.asarray(scalars.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
-    return {**encoding, **whole}
+    return {**encoding, **scalars, **whole}
 
 
 def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:

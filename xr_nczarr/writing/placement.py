@@ -11,7 +11,7 @@ import numpy as np
 from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
-from xr_nczarr.backend.decoding import for_empty_times
+from xr_nczarr.backend.decoding import for_empty_times, normalize_packing
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.encoding.cf_encoding import cf_encoded, equal, is_time
 from xr_nczarr.encoding.strings import as_bytes
@@ -33,6 +33,8 @@ def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict
     are joined if this results in the dimensions of the new variable.
     """
     present = {str(name): stored[name] for name in dataset.variables if name in stored}
+    for variable in present.values():
+        normalize_packing(variable.attrs)
     # Bounds without units are decoded with the units of their coordinate, even if the dataset does
     # not contain the coordinate.
     others = {
