@@ -170,6 +170,19 @@ def test_empty_selection_of_opened_strings_is_stored_as_strings(path, dialect, z
     assert read(path).v.values.tolist() == ["a", "bcd"]
 
 
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+@pytest.mark.parametrize("values", [[b"z", b"bcd"], ["z", "bcd"]], ids=["bytes", "text"])
+def test_empty_selection_of_masked_fixed_width_strings_keeps_type(tmp_path, path, dialect, values):
+    dataset = xr.Dataset({"v": ("x", np.array(values))})
+    source = str(tmp_path / "source.zarr")
+    encoding = {"v": {"_FillValue": values[0]}}
+    dataset.to_zarr(source, zarr_format=2, encoding=encoding, consolidated=False)
+    opened = xr.open_dataset(source, engine="nczarr")
+    to_nczarr(opened.isel(x=slice(0)), path, dialect=dialect, unlimited_dims="x")
+    to_nczarr(opened.isel(x=slice(1, 2)), path, append_dim="x")
+    assert read(path).v.values.tolist() == values[1:]
+
+
 # The fill value was stored as text, which readers decoded as Base64.
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 @pytest.mark.parametrize("zarr_format", [2, 3])

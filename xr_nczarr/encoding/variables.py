@@ -298,7 +298,7 @@ def _typed_if_empty(variable: Variable) -> Variable:
         data = np.empty(shape, f"S{width}")
         moved = ("_Encoding",)
     elif _requests_text(encoding):
-        return variable.copy(data=np.empty(shape, TEXT))
+        return variable.copy(data=np.empty(shape, _text_dtype(encoding.get("dtype")) or TEXT))
     else:
         return variable
     attributes = {key: encoding.pop(key) for key in moved if key in encoding}
