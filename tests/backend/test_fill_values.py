@@ -226,3 +226,17 @@ def test_missing_boolean_is_not_read_as_true() -> None:
     assert (reported.value.key, reported.value.variable) == ("v/1", "/v")
     unmasked = xr.open_dataset(store, engine="nczarr", mask_and_scale=False)
     assert unmasked.v.values.tolist() == [True, False, True]
+
+
+# zarr-python 2 writes 0 as the default fill value.
+@pytest.mark.parametrize("chunks", [None, {}], ids=["eager", "dask"])
+def test_items_that_are_arrays_are_not_compared_with_fill_value(tmp_path, chunks):
+    codec = numcodecs.VLenArray("<i4")
+    items = np.empty(2, object)
+    items[:] = [np.arange(3, dtype="i4"), np.arange(1, dtype="i4")]
+    document = array_document((2,), "|O", fill_value=0, filters=[codec.get_config()])
+    store = one_array(
+        tmp_path / "s.zarr", document, {"0": bytes(codec.encode(items))}, nczarr=False
+    )
+    dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks)
+    assert [item.tolist() for item in dataset.v.values] == [[0, 1, 2], [0]]

@@ -297,8 +297,9 @@ class _Interpreter:
         If so, the fill value becomes the variable's ``_FillValue``. `stored` is the dtype in the
         Zarr metadata, which can differ from the dtype of `node`.
         """
-        if node.fill_value is None or node.dtype.kind == "V":  # xarray cannot mask raw bytes
-            return False
+        is_array = any(spec.name == "vlen-array" for spec in node.codecs)  # each item is an array
+        if node.fill_value is None or is_array or node.dtype.kind == "V":
+            return False  # xarray cannot mask arrays and raw bytes
         if annotation is not None:
             # In NCZarr, the Zarr fill value marks missing values only if attributes cannot
             # represent fill values of this type; see `attributes.encode_fill_value`.
