@@ -100,6 +100,20 @@ def test_time_differences_have_declared_resolution_if_it_represents_them(way):
     assert differences.values.astype(int).tolist() == [0, 20, 60]
 
 
+@pytest.mark.parametrize("kind", ["M", "m"])
+@pytest.mark.parametrize("way", WAYS)
+def test_inexact_floats_are_rounded_to_declared_resolution(way, kind):
+    seconds = np.arange(50)  # 11 / 86400 days are decoded to 10.999999999 s
+    date = " since 2000-01-01" if kind == "M" else ""
+    numbers = [*(seconds / 86400), np.nan, 1.0]
+    store = stored(numbers, units=f"days{date}", **({} if date else {"dtype": "timedelta64[s]"}))
+    dataset = opened(store, way, decode_times=CFDatetimeCoder(time_unit="s"))
+    values = load(dataset, way).t.values
+    assert values.dtype == f"{kind}8[s]"
+    assert np.isnat(values[50])
+    np.testing.assert_array_equal((values[:50] - values[0]).astype(int), seconds)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_reading_time_differences_finer_than_declared_resolution_raises_metadata_error(way):
     store = stored([0.0, 0.01, 1.0], units="minutes", dtype="timedelta64[s]")

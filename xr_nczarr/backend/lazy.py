@@ -286,7 +286,7 @@ class CodedArray(_Selectable):
             ErrorContext(store=self.store, variable=self.name),
             decoder_errors_as_metadata(self.store, self.name),
         ):
-            return as_declared(self.decode(stored), self._dtype)
+            return as_declared(self.decode(stored), self._dtype, stored, self.decode)
 
     def decode(self, stored: Any) -> Any:
         """Decode stored values.
