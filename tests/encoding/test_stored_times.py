@@ -3,6 +3,7 @@
 import ast
 import re
 
+import cftime
 import dask.array as da
 import numpy as np
 import pytest
@@ -307,3 +308,56 @@ def test_appending_cftime_dates_to_times_in_nanoseconds_is_rejected(path):
     assert_rejected(
         path, "cannot be encoded, or cannot be decoded again .*nanoseconds", later, append_dim="t"
     )
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["NumPy", "dask"])
+@pytest.mark.parametrize(
+    ("times", "units"),
+    [
+        (np.array(["2000-01-01T01", "NaT"], "M8[s]"), "nanoseconds since 1970-01-01"),
+        (np.array(["2000-01-01T01", "NaT"], "M8[s]"), "Millisecond since 2000-01-01"),
+        (np.array(["2000-01-01T01", "NaT"], "M8[us]"), "nanoseconds since 1970-01-01"),
+        (np.array([3600, "NaT"], "m8[s]"), "microseconds"),
+    ],
+    ids=["seconds", "milliseconds", "microseconds", "timedeltas"],
+)
+def test_times_can_be_written_and_appended_in_units_finer_than_their_dtype(
+    path, times, units, lazy
+):
+    def dataset(values):
+        variable = xr.Variable("x", values)
+        return xr.Dataset({"t": variable.chunk(x=1) if lazy else variable})
+
+    encoding = {"t": {"units": units, "dtype": "i8"}}
+    to_nczarr(dataset(times), path, encoding=encoding)
+    to_nczarr(dataset(times[:1] + 1), path, append_dim="x")
+    expected = dataset(np.array([*times, times[0] + 1])).load()
+    xr.testing.assert_equal(read(path), expected)
+
+
+def test_times_out_of_range_in_requested_units_are_rejected(path):
+    times = xr.Dataset({"t": ("x", np.array(["9999-01-01"], "M8[s]"))})
+    encoding = {"t": {"units": "nanoseconds since 1970-01-01"}}
+    problem = r"the time 9999-.* does not fit .*nanoseconds.* Write a new store with coarser units"
+    assert_rejected(path, problem, times, encoding=encoding)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f8"])
+@pytest.mark.parametrize(
+    "times",
+    [np.array(["2000-01-01", "2000-01-02"], "M8[ns]"), np.array([0, 86400], "m8[s]")],
+    ids=["dates", "timedeltas"],
+)
+def test_times_that_would_be_stored_as_fill_value_are_rejected(path, times, dtype):
+    units = "days since 2000-01-01" if times.dtype.kind == "M" else "days"
+    encoding = {"t": {"units": units, "dtype": dtype, "_FillValue": 0}}
+    problem = "does not fit the encoding .*_FillValue 0.* Pass another _FillValue"
+    assert_rejected(path, problem, xr.Dataset({"t": ("x", times)}), encoding=encoding)
+
+
+def test_dates_in_calendars_that_xarray_cannot_decode_are_rejected(path):
+    dates = xr.Dataset({"t": ("x", np.array(["2000-01-01"], "M8[ns]"))})
+    encoding = {"t": {"calendar": "tai"}}
+    assert_rejected(path, "cannot decode times in the calendar 'tai'", dates, encoding=encoding)
+    dates = xr.Dataset({"t": ("x", [cftime.datetime(2000, 1, 1, calendar="tai")])})
+    assert_rejected(path, "cannot decode times in the calendar 'tai'", dates)

@@ -46,7 +46,13 @@ from xr_nczarr.encoding.strings import (
     typed_text,
     without_missing,
 )
-from xr_nczarr.encoding.time_units import has_encoded_unit, in_encoded_unit
+from xr_nczarr.encoding.time_units import (
+    in_encoded_unit,
+    is_time,
+    refuse_calendar_units,
+    refuse_missing_dates,
+    refuse_unknown_calendar,
+)
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.fixed_width import measured_width
@@ -54,8 +60,8 @@ from xr_nczarr.netcdf.fixed_width import measured_width
 # The encoding keys that determine the stored values, as opposed to the chunks and codecs.
 _VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
-_CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
 _INTEGER_TIMES = "Pass a _FillValue or the dtype float64 in encoding"
+_OTHER_FILL = "Pass another _FillValue or dtype in encoding, or call drop_encoding()"
 # For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {
     "b": "biufc",
@@ -82,8 +88,10 @@ def with_checked_values(variable: Variable, name: str) -> Variable:
         or NaT would be stored as an integer without a `_FillValue`.
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
-    if variable.dtype.kind in "mM" and not has_encoded_unit(variable.dtype):
-        variable = variable.copy(data=in_encoded_unit(variable.data, name))
+    if variable.dtype.kind in "mM":
+        data = variable.data
+        times = in_encoded_unit(data, name, encoding.get("units"))
+        variable = variable if times is data else variable.copy(data=times)
     if variable.dtype.kind in "mMO":
         return _with_checked_times(variable, encoding, name)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
@@ -192,16 +200,6 @@ def has_same_decoding(variable: Variable, stored: Variable) -> bool:
     return variable.dtype == stored.dtype and dict_equiv(first, second)
 
 
-def is_time(variable: Variable) -> bool:
-    """Return whether a variable contains NumPy or cftime times.
-
-    An empty object array does not count as times.
-    """
-    if variable.dtype != object or not variable.size:
-        return variable.dtype.kind in "mM"
-    return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")
-
-
 def _check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if the new values and the stored values are of different kinds.
 
@@ -223,26 +221,31 @@ def _check_kind(new: Variable, stored: Variable, name: str) -> None:
 
 
 def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Check that the dtype in an encoding can represent all times of a variable.
+    """Check that an encoding can represent all times of a variable.
 
-    In calendars that NumPy does not support, NaT is rejected. Float dtypes need no other check, and
-    neither does xarray's default encoding, which is int64 without packing. Dask arrays are checked
-    block by block when they are computed, so the caller must use the returned variable.
+    In calendars that NumPy does not support, NaT is rejected. xarray's default encoding needs no
+    other check. Dask arrays are checked block by block when they are computed, so the caller must
+    use the returned variable.
     """
-    _refuse_calendar_units(encoding, name)
-    _refuse_missing_dates(variable, name)
+    refuse_calendar_units(encoding, name)
+    refuse_unknown_calendar(variable, encoding, name)
+    refuse_missing_dates(variable, name)
     data, lazy = variable.data, hasattr(variable.data, "dask")
     calendar = str(encoding.get("calendar") or "standard").lower()
     dtype = np.dtype(encoding.get("dtype", "f8"))
     specified = {"units", "dtype"} <= encoding.keys() and dtype.kind in "iuf"
-    if variable.dtype.kind == "M" and calendar not in NUMPY_CALENDARS:
+    converted = variable.dtype.kind == "M" and calendar not in NUMPY_CALENDARS
+    if converted:
         data = _without_missing_times(data, variable.dtype, encoding, name)
     elif lazy and variable.dtype.kind == "M" and specified:
         return _encoded_by_block(variable, encoding, name)
     widest = dtype.kind == "i" and dtype.itemsize == 8  # the lowest int64 stands for NaT
-    known = variable.dtype != object or (not lazy and is_time(variable))
-    if known and dtype.kind in "iumM" and (is_packed(encoding) or not widest):
-        data = _checked_times(data, variable.dtype, encoding, dtype, name)
+    if lazy or converted:
+        checked = variable.dtype != object and dtype.kind in "iumM"
+    else:
+        checked = is_time(variable) and any(value is not None for value in encoding.values())
+    if checked and (is_packed(encoding) or fill_value_of(encoding) is not None or not widest):
+        data = _checked_times(data, variable.dtype, encoding, name)
     if lazy:
         return variable.copy(data=data)
     return cf_encoded(variable, name) if _is_all_nat(variable) else variable
@@ -297,13 +300,15 @@ def _without_missing_times(
 
 
 @blockwise
-def _checked_times(
-    times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
-) -> Any:
-    """Return times unchanged, or raise ConflictError if decoding would not reproduce them."""
-    _, same = _encode_and_compare(times, encoding, name)
+def _checked_times(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str) -> Any:
+    """Return times unchanged, or raise ConflictError if decoding would not reproduce them.
+
+    Rounding to a float dtype is accepted.
+    """
+    encoded, same = _encode_and_compare(times, encoding, name, accept_rounding=True)
     if not same.all():
-        raise misfit(f"the time {times[~same][0]}", encoding, stored, _INTEGER_TIMES, name)
+        remedy = _INTEGER_TIMES if fill_value_of(encoding) is None else _OTHER_FILL
+        raise misfit(f"the time {times[~same][0]}", encoding, encoded.dtype, remedy, name)
     return times.astype(dtype, copy=False)
 
 
@@ -317,7 +322,7 @@ def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], na
         If decoding would not reproduce the times. If finer units would reproduce them, the error
         message suggests an encoding with such units.
     """
-    _refuse_calendar_units(encoding, name)
+    refuse_calendar_units(encoding, name)
     encoded, same = _encode_and_compare(times, encoding, name, encoding.get("units"))
     if not same.all():
         finer = _finer_encoding(times, encoding, name)
@@ -341,45 +346,22 @@ def _in_time_dtype(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], n
     return converted
 
 
-def _refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError if the time units are months or years.
-
-    xarray can decode such times (with cftime), but cannot encode them.
-    """
-    unit = str(encoding.get("units", "")).partition(" since ")[0].strip()
-    if unit.lower() in _CALENDAR_UNITS:
-        raise ConflictError(
-            f"times cannot be encoded in units of {unit}",
-            remedy='Pass different units in encoding, such as "days since 2000-01-01"',
-            variable=name,
-        )
-
-
-def _refuse_missing_dates(variable: Variable, name: str) -> None:
-    """Raise ConflictError if some of the cftime dates in memory are missing.
-
-    xarray cannot encode them.
-    """
-    if variable.dtype != object or hasattr(variable.data, "dask"):
-        return
-    is_missing = variable.isnull().to_numpy()
-    present = variable.to_numpy()[~is_missing]
-    if is_missing.any() and present.size and hasattr(present[0], "calendar"):
-        raise ConflictError(
-            "some cftime dates are missing, and xarray cannot encode missing cftime dates",
-            remedy=f"Drop them, or open the source with decode_times={{{name!r}: False}}",
-            variable=name,
-        )
-
-
 def _encode_and_compare(
-    times: Any, encoding: Mapping[str, Any], name: str, units: str | None = None
+    times: Any,
+    encoding: Mapping[str, Any],
+    name: str,
+    units: str | None = None,
+    *,
+    accept_rounding: bool = False,
 ) -> tuple[Variable, Any]:
     """Return encoded times, and a mask of the times that decoding reproduces.
 
     If the times are not whole multiples of the requested units, xarray encodes them in finer units.
-    Decoding uses `units` or, by default, the units that xarray chose.
+    Decoding uses `units` or, by default, the units that xarray chose. With `accept_rounding`, times
+    that are stored as floats need not be equal, but must not become missing.
     """
+    if times.dtype.kind in "mM":
+        times = in_encoded_unit(times, name, encoding.get("units"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the caller raises an error if the times are not equal
         variable = Variable(range(times.ndim), times, {}, dict(encoding))
@@ -398,13 +380,15 @@ def _encode_and_compare(
             with as_conflicts():
                 decoded = conventions.decode_cf_variable(
                     name, stored, decode_times=coder, decode_timedelta=CFTimedeltaCoder()
-                ).to_numpy()
+                ).load()
         except ConflictError:
             if stored.attrs["units"] == encoded.attrs["units"]:
                 raise
             # Numbers in finer units than `units` can be too large to be decoded in `units`.
             return encoded, np.zeros(times.shape, bool)
-        return encoded, equal(decoded, times)
+        if accept_rounding and encoded.dtype.kind == "f":
+            return encoded, (decoded.isnull() == variable.isnull()).to_numpy()
+        return encoded, equal(decoded.to_numpy(), times)
 
 
 def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str | None) -> Any:
@@ -467,7 +451,7 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
     """Encode a variable with xarray, raising ConflictError if xarray fails."""
-    _refuse_missing_dates(variable, name)
+    refuse_missing_dates(variable, name)
     calendar = variable.encoding.get("calendar")
     if _is_all_nat(variable):
         variable = variable.copy(deep=False)

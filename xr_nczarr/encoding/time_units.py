@@ -1,29 +1,34 @@
-"""Convert NumPy times to units that xarray can encode."""
+"""Convert times to units that xarray can encode, and reject times that it cannot encode."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
 import numpy as np
+from xarray import Variable
+from xarray.core.types import CFCalendar
 
 from xr_nczarr.encoding.blockwise import blockwise
 from xr_nczarr.encoding.number_encoding import misfit
-from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.errors import ConflictError, UnsupportedError
 
 _ENCODED_UNITS = ("D", "h", "m", "s", "ms", "us", "ns")
 _FINE_UNITS = ("ps", "fs", "as")
+_CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
+_SECOND_FRACTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
 
 
-def has_encoded_unit(dtype: np.dtype[Any]) -> bool:
-    """Return whether xarray can encode times with the unit of a dtype."""
-    unit, multiple = np.datetime_data(dtype)
-    return unit in _ENCODED_UNITS and multiple == 1
+def in_encoded_unit(times: Any, name: str, units: Any = None) -> Any:
+    """Convert NumPy times to a unit in which xarray can encode them, unless they have such a unit.
 
+    xarray would round times that are finer than nanoseconds. It would encode times as NaT if
+    `units` is finer than the unit of the times.
 
-def in_encoded_unit(times: Any, name: str) -> Any:
-    """Convert NumPy times to a unit that xarray can encode, unless they already have such a unit.
-
-    xarray would round times that are finer than nanoseconds.
+    Parameters
+    ----------
+    units
+        The ``units`` of the encoding, or None.
 
     Raises
     ------
@@ -32,25 +37,90 @@ def in_encoded_unit(times: Any, name: str) -> Any:
     UnsupportedError
         If the times are differences in months or years, whose lengths vary, or have no unit.
     """
-    if has_encoded_unit(times.dtype):
-        return times
-    unit, _ = np.datetime_data(times.dtype)
+    unit, multiple = np.datetime_data(times.dtype)
     if unit == "generic" or (unit in "YM" and times.dtype.kind == "m"):
         raise UnsupportedError(
             f"times of dtype {times.dtype.name} cannot be encoded",
             remedy="Convert the variable with astype, for example to integers",
             variable=name,
         )
+    new_unit = unit
     if unit not in _ENCODED_UNITS:
-        unit = "ns" if unit in _FINE_UNITS else "s"
-    return _in_unit(times, np.dtype(f"{times.dtype.kind}8[{unit}]"), name)
+        new_unit = "ns" if unit in _FINE_UNITS else "s"
+    word = str(units).partition(" since ")[0].strip().lower().removesuffix("s")
+    new_unit = max(new_unit, _SECOND_FRACTIONS.get(word, "D"), key=_ENCODED_UNITS.index)
+    if (unit, multiple) == (new_unit, 1):
+        return times
+    return _in_unit(times, np.dtype(f"{times.dtype.kind}8[{new_unit}]"), units, name)
 
 
 @blockwise
-def _in_unit(times: Any, dtype: np.dtype[Any], name: str) -> Any:
+def _in_unit(times: Any, dtype: np.dtype[Any], units: Any, name: str) -> Any:
     converted = times.astype(dtype)
     same = converted.astype(times.dtype).astype("i8") == times.astype("i8")
     if not same.all():
         remedy = "Convert the variable with astype, for example to integers"
-        raise misfit(f"the time {times[~same][0]}", {}, dtype, remedy, name)
+        if units is not None:
+            remedy = "Write a new store with coarser units"
+        raise misfit(f"the time {times[~same][0]}", {"units": units}, dtype, remedy, name)
     return converted
+
+
+def refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
+    """Raise ConflictError if the time units are months or years.
+
+    xarray can decode such times (with cftime), but cannot encode them.
+    """
+    unit = str(encoding.get("units", "")).partition(" since ")[0].strip()
+    if unit.lower() in _CALENDAR_UNITS:
+        raise ConflictError(
+            f"times cannot be encoded in units of {unit}",
+            remedy='Pass different units in encoding, such as "days since 2000-01-01"',
+            variable=name,
+        )
+
+
+def is_time(variable: Variable) -> bool:
+    """Return whether a variable contains NumPy or cftime times.
+
+    An empty object array does not count as times.
+    """
+    if variable.dtype != object or not variable.size:
+        return variable.dtype.kind in "mM"
+    return hasattr(variable[(0,) * variable.ndim].to_numpy().item(), "calendar")
+
+
+def refuse_unknown_calendar(variable: Variable, encoding: Mapping[str, Any], name: str) -> None:
+    """Raise ConflictError if xarray cannot decode the calendar in which times would be stored.
+
+    An example is the calendar ``tai`` of cftime. Dask arrays are not checked.
+    """
+    calendar, lazy = encoding.get("calendar"), hasattr(variable.data, "dask")
+    if variable.dtype.kind == "m" or lazy or not is_time(variable):
+        return
+    if calendar is None and variable.dtype == object:
+        calendar = variable[(0,) * variable.ndim].to_numpy().item().calendar
+    known = get_args(CFCalendar)
+    if calendar is not None and str(calendar).lower() not in known:
+        raise ConflictError(
+            f"xarray cannot decode times in the calendar {calendar!r}",
+            remedy=f"Correct the encoding: the known calendars are {', '.join(known)}",
+            variable=name,
+        )
+
+
+def refuse_missing_dates(variable: Variable, name: str) -> None:
+    """Raise ConflictError if some of the cftime dates in memory are missing.
+
+    xarray cannot encode them.
+    """
+    if variable.dtype != object or hasattr(variable.data, "dask"):
+        return
+    is_missing = variable.isnull().to_numpy()
+    present = variable.to_numpy()[~is_missing]
+    if is_missing.any() and present.size and hasattr(present[0], "calendar"):
+        raise ConflictError(
+            "some cftime dates are missing, and xarray cannot encode missing cftime dates",
+            remedy=f"Drop them, or open the source with decode_times={{{name!r}: False}}",
+            variable=name,
+        )
