@@ -129,3 +129,20 @@ def test_error_for_block_that_cannot_be_packed_explains_how_to_finish_write(path
     assert not (read(path).p < 0).any()
     to_nczarr(packed(5.0, 6.0, 7.0, 8.0).chunk(time=1), path, mode="r+")
     np.testing.assert_allclose(read(path).p, [5.0, 6.0, 7.0, 8.0])
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["NumPy", "dask"])
+@pytest.mark.parametrize(
+    "encoding",
+    [{"add_offset": 2.0}, {"dtype": "c16", "scale_factor": 2.0}],
+    ids=["offset", "complex dtype"],
+)
+def test_complex_numbers_are_packed_only_if_they_are_real(encoding, lazy):
+    variable = xr.Variable("x", np.array([3 + 0j, 1 + 1j]))
+    numbers = xr.Dataset({"v": variable.chunk() if lazy else variable})
+    layout = {"dialect": "zarr", "encoding": {"v": encoding}}
+    with pytest.raises(ConflictError, match=r"the value \(1\+1j\) does not fit the encoding"):
+        to_nczarr(numbers, {}, **layout)
+    store = {}
+    to_nczarr(numbers.isel(x=[0]), store, dialect="zarr", encoding={"v": {"add_offset": 2.0}})
+    assert read(store).v.values.tolist() == [3]

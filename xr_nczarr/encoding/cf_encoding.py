@@ -94,6 +94,7 @@ def with_checked_values(variable: Variable, name: str) -> Variable:
         variable = variable if times is data else variable.copy(data=times)
     if variable.dtype.kind in "mMO":
         return _with_checked_times(variable, encoding, name)
+    variable = _with_real_numbers(variable, encoding, name)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
     fill = fill_value_of(encoding)
     if dtype.kind == "b" and fill is not None:
@@ -102,24 +103,38 @@ def with_checked_values(variable: Variable, name: str) -> Variable:
             remedy="Leave out _FillValue, choose a dtype such as int8, or call drop_encoding()",
             variable=name,
         )
-    if variable.dtype.kind not in "biufc" or dtype.kind not in "biuf":
+    if variable.dtype.kind not in "biuf" or dtype.kind not in "biuf":
         return variable
     check_fill(encoding, dtype, name)
     changes = is_packed(encoding) or ("_Unsigned" in encoding and dtype.kind in "iu")
     if not changes and np.can_cast(variable.dtype, dtype):
         return variable
-    data = variable.data
-    if data.dtype.kind == "c":
-        data = real_numbers(data, data.real.dtype, encoding, dtype, name)
     encoded = variable.to_base_variable()
     if dtype.kind != "b":  # get the attributes from xarray, which sets them for empty arrays too
-        empty = np.empty((0,) * variable.ndim, packing_dtype(data.dtype, encoding))
+        empty = np.empty((0,) * variable.ndim, packing_dtype(variable.dtype, encoding))
         encoded = conventions.encode_cf_variable(
             Variable(variable.dims, empty, variable.attrs, variable.encoding), name=name
         )
         dtype = encoded.dtype
-    data = encode_numbers(data, dtype, encoding, "requested", name)
+    data = encode_numbers(variable.data, dtype, encoding, "requested", name)
     return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
+
+
+def _with_real_numbers(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
+    """Convert complex numbers to real numbers if they will be packed or stored as real numbers.
+
+    Any other variable is returned unchanged. xarray would drop the imaginary parts.
+
+    Raises
+    ------
+    ConflictError
+        If an imaginary part is not 0.
+    """
+    stored = np.dtype(encoding.get("dtype", variable.dtype))
+    if variable.dtype.kind != "c" or (stored.kind not in "biuf" and not is_packed(encoding)):
+        return variable
+    real = np.empty(0, variable.dtype).real.dtype
+    return variable.copy(data=real_numbers(variable.data, real, encoding, stored, name))
 
 
 def encode_as_stored(
