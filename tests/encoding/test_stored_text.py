@@ -247,3 +247,16 @@ def test_characters_opened_without_joining_are_copied_unchanged(tmp_path):
     copied = xr.open_dataset(tmp_path / "copy", engine="nczarr", concat_characters=False)
     assert copied.t.dtype == "S1"
     xr.testing.assert_identical(copied, opened)
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["NumPy", "dask"])
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_missing_text_of_requested_width_is_stored_as_fill_value(path, dialect, lazy):
+    text = xr.Variable("x", np.array(["a", np.nan, None], object))
+    text = xr.Dataset({"s": text.chunk(x=1) if lazy else text})
+    encoding = {"s": {"dtype": "U7", "_FillValue": "missing"}}
+    to_nczarr(text, path, dialect=dialect, encoding=encoding)
+    assert read(path).s.isnull().values.tolist() == [False, True, True]
+    encoding = {"s": {"dtype": "U3", "_FillValue": "missing"}}
+    with pytest.raises(ConflictError, match="the string 'missing' does not fit"):
+        to_nczarr(text.load(), {}, dialect=dialect, encoding=encoding)

@@ -166,13 +166,13 @@ def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
 
 
 @blockwise
-def in_width(values: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Convert strings or bytes to a fixed width.
+def in_width(values: Any, dtype: np.dtype[Any], name: str, fill: Any = "") -> Any:
+    """Convert strings or bytes to a fixed width, and missing items to `fill`.
 
     Raise ConflictError if an item is too long for `dtype`.
     """
     if values.dtype.kind in "OT":
-        values = without_missing(values, TEXT)
+        values = without_missing(values, TEXT, fill)
     items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)
     longest = max(items, key=len, default="")
     if len(longest) > dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize:
@@ -222,10 +222,10 @@ def _objects(block: Any) -> int:
 
 
 @blockwise
-def without_missing(block: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert all items to the given string dtype, and missing items to empty strings."""
+def without_missing(block: Any, dtype: np.dtype[Any], fill: Any = "") -> Any:
+    """Convert all items to the given string dtype, and missing items to `fill`."""
     texts = np.empty(block.shape, dtype)
-    texts[...] = np.where(_missing(block), "", block)
+    texts[...] = np.where(_missing(block), np.array(fill, object), block)
     return texts
 
 

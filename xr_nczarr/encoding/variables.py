@@ -260,7 +260,9 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
         # longer strings to this width.
         del encoding["dtype"]
         if explicit:
-            variable = variable.copy(data=in_width(variable.data, dtype, name))
+            fill = encoding.get("_FillValue")
+            data = in_width(variable.data, dtype, name, "" if fill is None else fill)
+            variable = variable.copy(data=data)
     metadata = getattr(encoding.get("dtype"), "metadata", None)
     if metadata and "enum" in metadata:  # store the integers of a netCDF enum type
         encoding["dtype"] = np.dtype(encoding["dtype"].str)
