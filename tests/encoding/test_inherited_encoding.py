@@ -325,6 +325,25 @@ def test_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_explicit():
         xr_nczarr.to_nczarr(NUMBERS, {}, encoding={"v": {"dtype": "i1", "fill_value": 300}})
 
 
+@pytest.mark.parametrize(
+    ("values", "fill"),
+    [(["a"], 1), (["a"], np.nan), ([b"a"], 1), ([1], ""), ([1.5], "")],
+    ids=["text", "NaN", "bytes", "integer", "float"],
+)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_fill_value_of_different_kind_is_ignored_if_inherited_and_rejected_if_explicit(
+    values, fill, zarr_format
+):
+    layout, target = {"dialect": "zarr", "zarr_format": zarr_format}, {}
+    dataset = xr.Dataset({"v": ("x", np.array(values))})
+    with pytest.raises(ConflictError, match=r"fill_value .* does not fit in dtype .*variable v"):
+        xr_nczarr.to_nczarr(dataset, target, encoding={"v": {"fill_value": fill}}, **layout)
+    assert not target
+    dataset.v.encoding["fill_value"] = fill
+    xr_nczarr.to_nczarr(dataset, target, **layout)
+    assert opened(target).v.values.tolist() == values
+
+
 @pytest.mark.parametrize("value", [np.ma.masked, [object()], {"a": {1}}, object()])
 def test_unstorable_attribute_error_includes_name(value):
     dataset = NUMBERS.copy()

@@ -461,12 +461,20 @@ def _requested_fill(
     requested = encoding.get("fill_value")
     if requested is None:
         return None
-    if np.asarray(requested).dtype.kind in "mM" and dtype.kind in "iuf":
+    kind = np.asarray(requested).dtype.kind
+    if kind in "mM" and dtype.kind in "iuf":
         return None  # the fill value of times, which are now numbers
-    if dtype.kind not in "iu" or np.iinfo(dtype).min <= requested <= np.iinfo(dtype).max:
+    if dtype.kind in "iu":
+        fits = kind in "biuf" and np.iinfo(dtype).min <= requested <= np.iinfo(dtype).max
+    else:
+        fits = (kind in "OSTU") == (dtype.kind in "OSU")
+    if fits or dtype.kind == "V":
         return fill_scalar(requested, dtype, binary=binary)
     if explicit:
-        raise ConflictError(f"fill_value {requested!r} does not fit in dtype {dtype}")
+        raise ConflictError(
+            f"fill_value {requested!r} does not fit in dtype {dtype}",
+            remedy="Correct the encoding: pass another fill_value, or leave it out",
+        )
     return None
 
 
