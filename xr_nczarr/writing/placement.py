@@ -120,6 +120,8 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
             remedy="Pass slices of integer positions as region",
         )
     positions = index.get_indexer(dataset[dim].values)
+    if not positions.size:
+        return slice(0, 0)
     if (positions == -1).any():
         missing = dataset[dim].values[positions == -1][0]
         raise KeyError(
