@@ -9,7 +9,7 @@ import xarray as xr
 import xr_nczarr
 from tests.reading import read
 from tests.stores import read_objects
-from tests.writes import example, series
+from tests.writes import assert_rejected, example, series
 from xr_nczarr import ConflictError, ExistsError, NotFoundError, RefusedError, to_nczarr
 
 
@@ -191,3 +191,15 @@ def test_mode_a_minus_leaves_variables_without_append_dimension_unchanged(path):
 def test_mode_w_with_append_dim_or_region_is_rejected(path, options):
     with pytest.raises(ValueError, match="cannot set"):
         to_nczarr(example(), path, mode="w", **options)
+
+
+def test_appending_dataset_without_append_dimension_is_rejected(path):
+    to_nczarr(example(), path)
+    problem = "no variable in the dataset has the dimension 't'"
+    assert_rejected(path, problem, xr.Dataset({"k": 1}), append_dim="t")
+
+
+def test_empty_selection_can_be_written_to_automatic_region(path):
+    to_nczarr(example(), path)
+    to_nczarr(example().isel(t=[]), path, region="auto")
+    xr.testing.assert_identical(read(path), example())

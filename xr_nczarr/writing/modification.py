@@ -469,7 +469,13 @@ class _Planner:
                 yield from listing_changes(node, arrays, groups)
 
     def _check_all_appended(self) -> None:
-        """Raise ConflictError if the dataset lacks a stored variable with the append dimension."""
+        """Raise ConflictError if the dataset lacks the append dimension, or a variable with it."""
+        if self.options.append_dim is not None and not self.grown:
+            raise ConflictError(
+                f"no variable in the dataset has the dimension {self.options.append_dim!r}",
+                remedy="Pass a dataset with this dimension, or leave out append_dim",
+                store=self.opened.store.name,
+            )
         appended = {write.node.path for write in self.plan.writes if write.appended}
         missing = [
             variable.path
