@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.stores import (
     write_vintage,
     write_with_ncgen,
 )
+from xr_nczarr import to_nczarr
 
 MODES = ("nczarr", "nczarr,consolidated", "zarr", "zarr,consolidated", "nczarr,noxarray")
 needs_ncgen = pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is not installed")
@@ -195,3 +197,20 @@ def test_stores_written_without_fill_values_by_nccopy_4_9_0_are_read(tmp_path: P
     command = ["nccopy", str(source), file_url(store)]
     subprocess.run(command, check=True, timeout=60)
     np.testing.assert_array_equal(read(store).v.values, values)
+
+
+@pytest.mark.parametrize("dialect", ["nczarr", "nczarr-4.9.1", "nczarr-4.8.1"])
+def test_netcdf_c_reads_attributes_of_mixed_types_as_text(path, dialect):
+    values = {"list": [1, "a", 2.5], "dict": {"a": 1}, "none": None}
+    dataset = xr.Dataset({"v": ("x", [1, 2], values)})
+    to_nczarr(dataset, path, dialect=dialect)
+    to_nczarr(xr.Dataset(attrs=values), path, mode="a")
+    code = "import netCDF4, json, sys; nc = netCDF4.Dataset(sys.argv[1]); " + (
+        "print(json.dumps([item.__dict__ for item in (nc, nc['v'])]))"
+    )
+    # netCDF-C could abort, so it runs in a process of its own.
+    command = [sys.executable, "-c", code, f"file://{path}#mode=nczarr,file"]
+    run = subprocess.run(command, capture_output=True, check=True)
+    for attributes in json.loads(run.stdout):
+        assert {name: json.loads(attributes[name]) for name in values} == values
+    assert {name: json.loads(read(path).attrs[name]) for name in values} == values

@@ -18,6 +18,7 @@ from xr_nczarr.netcdf.annotations import (
     XARRAY_DIMENSIONS,
     Vintage,
     is_bookkeeping,
+    lacks_json_type,
     without_annotations,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
@@ -187,7 +188,9 @@ class _Writer:
                         value, *stored, typed=self.typed, in_base64=in_base64
                     )
                 else:
-                    encoded = encode_attribute(value, typed=self.typed)
+                    encoded = encode_attribute(
+                        value, typed=self.typed, json_as_text=lacks_json_type(self.vintages)
+                    )
             if encoded is not None:
                 # netCDF-C cannot open a store with a user attribute of type JSON.
                 is_text = encoded[1] == JSON and not self.appendix_e

@@ -9,7 +9,7 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -135,6 +135,14 @@ UNIVERSAL_EXTRA = replace(BY_DIALECT["nczarr-4.8.0"], dialect="universal", array
 A store in the dialect ``universal`` contains this layout in addition to the newest one. Releases
 after 4.9.2 ignore the sidecars of this layout.
 """
+
+
+def lacks_json_type(vintages: Iterable[Vintage]) -> bool:
+    """Return whether any of the layouts lacks the attribute type JSON.
+
+    In these layouts, netCDF-C aborts if it reads a list of mixed types.
+    """
+    return not all(vintage.has_json_type for vintage in vintages)
 
 
 def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:

@@ -264,14 +264,16 @@ def _float_from_base64(value: Json) -> Json:
     return struct.unpack("<d", data)[0] if len(data) == 8 else value
 
 
-def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
+def encode_attribute(
+    value: Any, *, typed: bool = True, json_as_text: bool = False
+) -> tuple[Json, str]:
     """Convert an attribute value to JSON, and return the JSON and the name of the netCDF type.
 
     The value can be a string, number or boolean, an array or sequence of these, or any other JSON
     value. If `typed` is True, the JSON has the form used by NCZarr, which records the type
     separately: NaN and infinities become strings, booleans become numbers, and a single-item
     sequence becomes its item. If `typed` is False, the JSON has the form written by xarray's
-    `to_zarr`.
+    `to_zarr`. If `json_as_text` is True, values that only JSON can represent become text.
 
     Raises
     ------
@@ -283,7 +285,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
     if isinstance(value, str | bytes):
         return _text(value), TEXT
     if value is None or isinstance(value, dict):
-        return _json(value), JSON
+        return _json_or_text(value, json_as_text)
     if isinstance(value, np.ndarray) and value.dtype.kind in "USO":
         value = value.ravel().tolist()
     if isinstance(value, list | tuple):
@@ -292,7 +294,7 @@ def encode_attribute(value: Any, *, typed: bool = True) -> tuple[Json, str]:
             texts = [_text(item) for item in value]
             return (texts[0] if len(texts) == 1 else texts), STRING
         if not all(isinstance(item, bool | int | float | np.generic) for item in value):
-            return _json(list(value)), JSON
+            return _json_or_text(list(value), json_as_text)
     if np.ma.is_masked(value):
         raise UnsupportedError(f"the attribute value must be {_EXPECTED}, not a masked value")
     array = np.asarray(value)
@@ -356,6 +358,11 @@ def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.n
     if max(values) < 1 << 63:
         return np.array([*map(int, values)], "int64")
     raise UnsupportedError("no integer dtype can represent all values of the attribute")
+
+
+def _json_or_text(value: Json, as_text: bool) -> tuple[Json, str]:
+    encoded = _json(value)
+    return (json.dumps(encoded, ensure_ascii=False), TEXT) if as_text else (encoded, JSON)
 
 
 def _json(value: Json) -> Json:

@@ -17,6 +17,7 @@ from xr_nczarr.netcdf.annotations import (
     TYPES_PLACES,
     Holder,
     Vintage,
+    lacks_json_type,
     member_name,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute
@@ -77,13 +78,13 @@ def attribute_changes(
     skipped, to preserve their exact JSON text.
     """
     annotated = list(_annotations(node, TYPES_PLACES))
-    typed = bool(annotated)
+    typed, as_text = bool(annotated), lacks_json_type(vintage for *_, vintage in annotated)
     for attribute, new in attributes.items():
-        value, kind = encoded = encode_attribute(new, typed=typed)
+        value, kind = encoded = encode_attribute(new, typed=typed, json_as_text=as_text)
         if attribute in stored:
             before = node.attributes[attribute], JSON
             if kind != JSON:
-                before = encode_attribute(stored[attribute], typed=typed)
+                before = encode_attribute(stored[attribute], typed=typed, json_as_text=as_text)
             if json.dumps(before) == json.dumps(encoded):  # unlike in Python, true is not 1 in JSON
                 continue
         yield Change(node, "attributes", (attribute,), value)
