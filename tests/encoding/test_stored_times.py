@@ -342,17 +342,26 @@ def test_times_out_of_range_in_requested_units_are_rejected(path):
     assert_rejected(path, problem, times, encoding=encoding)
 
 
+@pytest.mark.parametrize("lazy", [False, True], ids=["NumPy", "dask"])
 @pytest.mark.parametrize("dtype", ["i8", "f8"])
 @pytest.mark.parametrize(
     "times",
     [np.array(["2000-01-01", "2000-01-02"], "M8[ns]"), np.array([0, 86400], "m8[s]")],
     ids=["dates", "timedeltas"],
 )
-def test_times_that_would_be_stored_as_fill_value_are_rejected(path, times, dtype):
+def test_times_that_would_be_stored_as_fill_value_are_rejected(path, times, dtype, lazy):
     units = "days since 2000-01-01" if times.dtype.kind == "M" else "days"
     encoding = {"t": {"units": units, "dtype": dtype, "_FillValue": 0}}
     problem = "does not fit the encoding .*_FillValue 0.* Pass another _FillValue"
-    assert_rejected(path, problem, xr.Dataset({"t": ("x", times)}), encoding=encoding)
+    dataset = xr.Dataset({"t": ("x", times)})
+    assert_rejected(path, problem, dataset.chunk() if lazy else dataset, encoding=encoding)
+
+
+def test_dask_timedeltas_that_do_not_fit_requested_units_are_rejected(path):
+    times = xr.Dataset({"t": ("x", da.from_array(np.array([60, 90, "NaT"], "m8[m]"), chunks=1))})
+    encoding = {"t": {"units": "hours", "dtype": "i8"}}
+    problem = "the time 90 minutes does not fit the encoding .*'units': 'minutes'"
+    assert_rejected(path, problem, times, encoding=encoding)
 
 
 def test_dates_in_calendars_that_xarray_cannot_decode_are_rejected(path):

@@ -252,7 +252,7 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
     converted = variable.dtype.kind == "M" and calendar not in NUMPY_CALENDARS
     if converted:
         data = _without_missing_times(data, variable.dtype, encoding, name)
-    elif lazy and variable.dtype.kind == "M" and specified:
+    elif lazy and variable.dtype.kind in "mM" and specified:
         return _encoded_by_block(variable, encoding, name)
     widest = dtype.kind == "i" and dtype.itemsize == 8  # the lowest int64 stands for NaT
     if lazy or converted:
@@ -287,13 +287,17 @@ def _encode_new_times(
 
     Raise ConflictError if integers in these units cannot represent the times.
     """
-    encoded, same = _encode_and_compare(times, encoding, name, encoding["units"])
-    if dtype.kind != "f" and not same.all():
-        time = _first_misfit(times, encoding, name, encoding["units"])
+    units = encoding["units"]
+    encoded, same = _encode_and_compare(times, encoding, name, units, accept_rounding=True)
+    if not same.all():
+        masked = dtype.kind == "f"
+        time = times[~same][0] if masked else _first_misfit(times, encoding, name, units)
         if np.isnat(time):
             remedy = _INTEGER_TIMES
-        elif finer := _finer_encoding(times, encoding, name):
+        elif not masked and (finer := _finer_encoding(times, encoding, name)):
             remedy = f"Pass encoding={{{name!r}: {finer}}}"
+        elif fill_value_of(encoding) is not None:
+            remedy = _OTHER_FILL
         else:
             remedy = "Pass dtype float64 in encoding"
         raise misfit(f"the time {time}", encoding, dtype, remedy, name)
