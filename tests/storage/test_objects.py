@@ -314,6 +314,25 @@ def test_regions_written_by_icechunk_forks_can_be_merged_in_session(tmp_path: Pa
     session.merge(*forks)
     with xr.open_dataset(session.store, engine="nczarr") as opened:
         xr.testing.assert_identical(opened.load(), whole)
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_icechunk_groups_and_arrays_can_be_named_like_chunks(dialect: str) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    store = repository.writable_session("main").store
+    tree = xr.DataTree.from_dict(
+        {
+            "/": xr.Dataset({"c": ("x", [1, 2])}),
+            "/g/c/0": xr.Dataset({"c": ((), 5), "0": ("y", [1, 2, 3])}),
+            "/g/c.0": xr.Dataset({"1": ((), 5)}),
+        }
+    )
+    for _ in range(2):
+        xr_nczarr.to_nczarr(tree, store, mode="w", dialect=dialect)
+        xr.testing.assert_equal(xr.open_datatree(store, engine="nczarr").load(), tree)
+        assert len(xr_nczarr.info(store).as_dict()["groups"]) == len(tree.groups)
+        assert xr_nczarr.verify(store).whole
+
+
 
 
 def test_failed_icechunk_append_error_suggests_discarding_changes() -> None:

@@ -314,20 +314,38 @@ class ZarrPythonClient(RemoteClient):
         names = [name.strip("/") async for name in self.store.list_dir(folder)]
         names = [name for name in dict.fromkeys(names) if name]
         paths = [f"{folder}/{name}".lstrip("/") for name in names]
-        are_objects = await asyncio.gather(*(self._is_object(path) for path in paths))
+        in_node = self.v3_only and "zarr.json" in names
+        are_objects = await asyncio.gather(*(self._is_object(path, in_node) for path in paths))
         kinds = list(zip(names, are_objects, strict=True))
         objects = [name for name, is_object in kinds if is_object]
         prefixes = [name for name, is_object in kinds if not is_object]
         return Listing(objects, prefixes)
 
-    async def _is_object(self, path: str) -> bool:
+    async def _is_object(self, path: str, in_node: bool) -> bool:
+        """Return whether `path` is the key of an object, and not a prefix or a node.
+
+        `in_node` is true if the path is directly within a group or array of a Zarr v3 store.
+        """
         if not self._accepts(path):
             return False
         try:
             return bool(await self.store.exists(path))
         except NotImplementedError:
-            return path.rpartition("/")[2] == "zarr.json"
+            return is_metadata
 
+
+def _innermost(store: Any) -> Any:
+    """Return the store within zarr-python's wrappers, such as `LoggingStore`."""
+    from zarr.storage import WrapperStore
+
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
+        is_metadata = path.rpartition("/")[2] == "zarr.json"
+
+            # If a group or array is named like a chunk ("c"), icechunk's `exists` raises an error.
+            if in_node and not is_metadata and await self.store.exists(f"{path}/zarr.json"):
+                return False
 
 def _copy(store: Any, path: str) -> ZarrPythonClient:
     """Return a client for a copy of a store that was pickled in another process.
