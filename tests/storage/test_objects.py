@@ -17,6 +17,7 @@ from dask.base import tokenize
 from zarr.storage import (
     FsspecStore,
     LocalStore,
+    LoggingStore,
     MemoryStore,
     ObjectStore,
     StorePath,
@@ -217,6 +218,34 @@ def test_store_objects_can_be_pickled_and_tokenized(tmp_path: Path) -> None:
         assert first.t.sum().compute() == second.t.sum().compute() == 276
 
 
+def error_of_writing(store: Any) -> str:
+    try:
+        store.check_writable()
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
+class OwnMemoryStore(MemoryStore):
+    """A subclass of a store in memory."""
+
+
+@pytest.mark.parametrize(
+    "wrap", [WrapperStore, LoggingStore, lambda inner: LoggingStore(WrapperStore(inner))]
+)
+@pytest.mark.parametrize("kind", [MemoryStore, OwnMemoryStore])
+def test_wrapped_in_memory_store_is_not_written_by_other_processes(wrap: Any, kind: Any) -> None:
+    inner = kind()
+    xr_nczarr.to_nczarr(dataset(), inner)
+    store = resolve(wrap(inner)).store
+    assert not store.shared
+    assert store.is_same(resolve(inner).store)
+    assert pickle.loads(pickle.dumps(store)).is_same(store)
+    error = in_a_new_interpreter(error_of_writing, store)
+    assert "the worker process has only a copy of the store" in error
+    check_that_the_source_is_not_overwritten(inner, wrap(inner))
+
+
 def commit(repository: Any, data: xr.Dataset, **options: Any) -> str:
     session = repository.writable_session("main")
     xr_nczarr.to_nczarr(data, session.store, **options)
@@ -285,6 +314,25 @@ def test_outdated_consolidated_metadata_in_icechunk_is_ignored(consolidated: boo
         assert opened.t.attrs["changed"] == "yes"
 
 
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_icechunk_groups_and_arrays_can_be_named_like_chunks(dialect: str) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repository = icechunk.Repository.create(icechunk.in_memory_storage())
+    store = repository.writable_session("main").store
+    tree = xr.DataTree.from_dict(
+        {
+            "/": xr.Dataset({"c": ("x", [1, 2])}),
+            "/g/c/0": xr.Dataset({"c": ((), 5), "0": ("y", [1, 2, 3])}),
+            "/g/c.0": xr.Dataset({"1": ((), 5)}),
+        }
+    )
+    for _ in range(2):
+        xr_nczarr.to_nczarr(tree, store, mode="w", dialect=dialect)
+        xr.testing.assert_equal(xr.open_datatree(store, engine="nczarr").load(), tree)
+        assert len(xr_nczarr.info(store).as_dict()["groups"]) == len(tree.groups)
+        assert xr_nczarr.verify(store).whole
+
+
 def test_writable_icechunk_session_cannot_be_read_in_other_processes() -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
@@ -314,25 +362,6 @@ def test_regions_written_by_icechunk_forks_can_be_merged_in_session(tmp_path: Pa
     session.merge(*forks)
     with xr.open_dataset(session.store, engine="nczarr") as opened:
         xr.testing.assert_identical(opened.load(), whole)
-@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_icechunk_groups_and_arrays_can_be_named_like_chunks(dialect: str) -> None:
-    icechunk = pytest.importorskip("icechunk")
-    repository = icechunk.Repository.create(icechunk.in_memory_storage())
-    store = repository.writable_session("main").store
-    tree = xr.DataTree.from_dict(
-        {
-            "/": xr.Dataset({"c": ("x", [1, 2])}),
-            "/g/c/0": xr.Dataset({"c": ((), 5), "0": ("y", [1, 2, 3])}),
-            "/g/c.0": xr.Dataset({"1": ((), 5)}),
-        }
-    )
-    for _ in range(2):
-        xr_nczarr.to_nczarr(tree, store, mode="w", dialect=dialect)
-        xr.testing.assert_equal(xr.open_datatree(store, engine="nczarr").load(), tree)
-        assert len(xr_nczarr.info(store).as_dict()["groups"]) == len(tree.groups)
-        assert xr_nczarr.verify(store).whole
-
-
 
 
 def test_failed_icechunk_append_error_suggests_discarding_changes() -> None:

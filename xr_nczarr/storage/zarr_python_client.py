@@ -22,6 +22,7 @@ from xr_nczarr.storage.url import mask
 # The stores of these packages support only Zarr v3 and raise errors for keys that do not occur in
 # Zarr v3.
 _V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
+_IN_MEMORY = ("MemoryStore", "ManagedMemoryStore")
 _V3_KEY = re.compile(r"(?:.*/)?(?:zarr\.json|c(?:[/.]\d+)*)")
 _MESSAGE_LENGTH = 200
 _SESSION = "a writable Icechunk session"
@@ -47,12 +48,15 @@ class ZarrPythonClient(RemoteClient):
     """
 
     def __init__(self, store: Any, path: str = "") -> None:
-        packages = {kind.__module__.partition(".")[0] for kind in type(store).__mro__}
+        self._innermost = _innermost(store)
+        kinds = type(self._innermost).__mro__
+        names = {kind.__name__ for kind in kinds}
+        packages = {kind.__module__.partition(".")[0] for kind in kinds}
         self.store = store
         self.folder = path.strip("/")
         self.v3_only = bool(packages & _V3_PACKAGES)
-        in_memory = type(store).__name__ in ("MemoryStore", "ManagedMemoryStore", "GpuMemoryStore")
-        self.remote = not in_memory and type(store).__name__ != "ZipStore"
+        in_memory = not names.isdisjoint(_IN_MEMORY)
+        self.remote = not in_memory and "ZipStore" not in names
         self.sequential = not self.remote
         # Stores in memory and writable icechunk sessions exist only in this process.
         self.shared = not (in_memory or ("icechunk" in packages and not store.read_only))
@@ -62,7 +66,7 @@ class ZarrPythonClient(RemoteClient):
         self.supports_consolidated = bool(
             getattr(store, "supports_consolidated_metadata", True)  # added after zarr-python 3.0
         )
-        self.name = "/".join(filter(None, (_name(store), self.folder)))
+        self.name = "/".join(filter(None, (_name(self._innermost), self.folder)))
         self._data_id = self._data_identity()
         self._copied = False
 
@@ -70,7 +74,7 @@ class ZarrPythonClient(RemoteClient):
         arguments = self.store, self.folder
         if self.shared:
             return ZarrPythonClient, arguments
-        if self.transactional and type(self.store.session).__name__ != "ForkSession":
+        if self.transactional and type(self._innermost.session).__name__ != "ForkSession":
             # icechunk does not pickle writable sessions.
             unreachable = partial(UnreachableConnection, kind=_SESSION, remedy=_SESSION_REMEDY)
             return reduce_process_local(self, self.token, unreachable, self.name)
@@ -83,14 +87,14 @@ class ZarrPythonClient(RemoteClient):
 
     def _data_identity(self) -> str:
         """Return an identifier that is equal for all store objects that access the same data."""
-        url = str(self.store)
+        url = str(self._innermost)
         if "://" in url:  # for a store in memory, the URL contains the id of its dictionary
             return url
         with _clients_lock:
             for client in _clients:
                 # The `store` attribute of an icechunk session is a new object at each access.
-                is_equal = self.transactional and client.store == self.store
-                if is_equal or client.store is self.store:
+                is_equal = self.transactional and client._innermost == self._innermost
+                if is_equal or client._innermost is self._innermost:
                     data_id = client._data_id
                     break
             else:
@@ -328,7 +332,11 @@ class ZarrPythonClient(RemoteClient):
         """
         if not self._accepts(path):
             return False
+        is_metadata = path.rpartition("/")[2] == "zarr.json"
         try:
+            # If a group or array is named like a chunk ("c"), icechunk's `exists` raises an error.
+            if in_node and not is_metadata and await self.store.exists(f"{path}/zarr.json"):
+                return False
             return bool(await self.store.exists(path))
         except NotImplementedError:
             return is_metadata
@@ -341,11 +349,7 @@ def _innermost(store: Any) -> Any:
     while isinstance(store, WrapperStore):
         store = store._store
     return store
-        is_metadata = path.rpartition("/")[2] == "zarr.json"
 
-            # If a group or array is named like a chunk ("c"), icechunk's `exists` raises an error.
-            if in_node and not is_metadata and await self.store.exists(f"{path}/zarr.json"):
-                return False
 
 def _copy(store: Any, path: str) -> ZarrPythonClient:
     """Return a client for a copy of a store that was pickled in another process.
