@@ -115,6 +115,22 @@ def test_open_and_explain_work_without_s3_list_permission(release, tmp_path, s3_
     assert "requests" in repr(xr_nczarr.explain(url, storage_options=options))
 
 
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
+def test_store_is_copied_and_referenced_without_s3_list_permission(
+    client, stored, tmp_path, s3_server
+):
+    url = s3_server.upload(stored, "store")
+    options = {**s3_server.storage_options, "client": client}
+    listed = xr_nczarr.references.write(url, tmp_path / "listed.json", storage_options=options)
+    s3_server.fail = lambda request: 403 if "list-type" in request.path else None
+    xr_nczarr.copy(url, tmp_path / "copy", storage_options=options)
+    check(xr.open_dataset(tmp_path / "copy", engine="nczarr"))
+    written = xr_nczarr.references.write(url, tmp_path / "set.json", storage_options=options)
+    assert written.references == listed.references
+    remote = {"remote_options": s3_server.storage_options}
+    check(xr.open_dataset(tmp_path / "set.json", engine="nczarr", storage_options=remote))
+
+
 def test_s3_store_can_be_opened_by_https_url(stored, s3_server):
     s3_server.upload(stored, "store")
     url = f"{s3_server.endpoint}/{s3_server.bucket}/store#mode=nczarr,s3"

@@ -310,7 +310,7 @@ def _all_keys(store: Store, limits: Limits) -> Iterator[str]:
     keys = store.list_keys()
     try:
         first = [*islice(keys, 1)]
-    except UnsupportedError:
+    except (AccessDeniedError, UnsupportedError):
         options = HierarchyOptions(
             listed_children=listed_children, sidecars=SIDECARS, limits=limits
         )

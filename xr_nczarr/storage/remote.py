@@ -208,10 +208,10 @@ class RemoteStore(Store):
         """Return a string that changes whenever any object in the store changes.
 
         The string is computed from a listing of all objects. Return None if the server cannot list
-        objects, or if its listing does not show when an object changes.
+        objects or denies it, or if its listing does not show when an object changes.
         """
         entries: list[ListedObject] | None = None
-        with suppress(UnsupportedError):
+        with suppress(AccessDeniedError, UnsupportedError):
             entries = None if self.connection.web else sorted(self._client.below(""))
         if entries is None or any(entry.version is None for entry in entries):
             return None
