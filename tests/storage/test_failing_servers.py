@@ -512,6 +512,7 @@ def test_forbidden_s3_requests_raise_access_denied_error(
 
 
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
+REGION = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>wrong &apos;x&apos;</Message>"
 
 
 @pytest.mark.parametrize(
@@ -519,6 +520,7 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Mes
     [
         (401, AccessDeniedError),
         ((400, EXPIRED), AccessDeniedError),
+        ((400, REGION), StorageError),
         (400, StorageError),
         (405, StorageError),
         (425, StorageConnectionError),
@@ -529,7 +531,9 @@ EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Mes
         (504, StorageTimeoutError),
         ("silence", StorageTimeoutError),
     ],
-    ids=lambda value: "expired" if isinstance(value, tuple) else getattr(value, "__name__", value),
+    ids=lambda value: (
+        str(value[1][13:20]) if isinstance(value, tuple) else getattr(value, "__name__", value)
+    ),
 )
 def test_obstore_and_fsspec_raise_same_error_for_s3_response(
     connect: Connect,
@@ -559,6 +563,8 @@ def test_obstore_and_fsspec_raise_same_error_for_s3_response(
         assert ("all retries failed" in str(caught.value)) == retried
         assert "max retries" not in str(caught.value)  # of botocore, in addition to `retry`
         assert ".." not in str(caught.value)
+        stated = {EXPIRED: "400 (The token has expired)", REGION: "400 (wrong 'x')"}
+        assert not isinstance(answer, tuple) or stated[answer[1]] in str(caught.value)
 
 
 def test_status_404_for_list_request_raises_storage_error(

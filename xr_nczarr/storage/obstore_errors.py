@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from html import unescape
 
 from xr_nczarr.errors import (
     AccessDeniedError,
@@ -25,6 +26,8 @@ from xr_nczarr.storage.url import mask
 
 _STATUS = re.compile(r"status code: (\d{3})|status: (\d{3})|HTTP status (\d{3})|\((\d{3}) ")
 _REASON = re.compile(r"status code: \d{3} ([A-Za-z ]+)")
+# The explanation in the body of a response, which S3, Google Cloud and Azure send.
+_MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
 # The details of the request, including its duration. They are removed from messages.
 _REQUEST = re.compile(r"Error performing \w+ \S+ in .*? - ")
 _PREFIX = re.compile(r"^(?:Generic \w+ error: )?(?:HTTP error: )?")
@@ -77,8 +80,8 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
     problem = _PREFIX.sub("", mask(_REQUEST.sub("", text.partition("\n")[0])))
     no_response, cause = _KIND.search(text), _CAUSE.search(text)
     if status is not None:
-        reason = _REASON.search(problem)
-        cause_text = reason[1].strip() if reason else problem
+        reason = _MESSAGE.search(text) or _REASON.search(problem)
+        cause_text = unescape(mask(reason[1])).strip().rstrip(".") if reason else problem
         problem = f"the server responded with status {status} ({cause_text})"
     elif no_response:
         timed_out = no_response[1] == "Timeout"
