@@ -56,3 +56,16 @@ def test_suffix_ranges_are_read_through_fsspec_caches(http_server: HttpServer, c
         assert store.fetch_end("a", 9) == b"12345678"
         assert list(store.fetch_ranges(ends)) == [b"678", b"23", None]
         assert list(store.fetch(["a"])) == [b"12345678"]
+
+
+@pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisableExceptionWarning")  # fsspec
+@pytest.mark.parametrize("cache", ["filecache", "blockcache"])
+def test_object_sizes_are_found_through_fsspec_caches(http_server: HttpServer, cache: str) -> None:
+    Path(http_server.root, "a").write_bytes(b"12345678")
+    store = open_store(parse_url(f"{cache}::{http_server.url}"))
+    for _ in range(2):
+        assert list(store.sizes_of(["a", "b"])) == [8, None]
+        assert list(store.fetch(["a"])) == [b"12345678"]
+    http_server.fault("status", status=403, times=None)
+    with pytest.raises(StorageError, match="403"):
+        store.size("a")

@@ -189,6 +189,8 @@ class FsspecReader(RemoteClient):
 
         Return -1 if the server does not report the size.
         """
+        while hasattr(filesystem, "_check_file"):
+            filesystem = filesystem.fs  # a cache lists the folder, which is impossible over HTTP
         filesystem.invalidate_cache()  # it may contain an older listing
         try:
             info = filesystem.info(path)
