@@ -425,6 +425,25 @@ def test_forked_process_can_use_inherited_store(server: HttpServer) -> None:
     assert in_a_new_interpreter(read_here_and_in_a_fork, server.url) == 0
 
 
+def read_mapper_in_a_fork(options: dict[str, Any]) -> int | None:
+    filesystem = fsspec.filesystem("s3", **options)
+    mapper = filesystem.get_mapper("bucket/x")
+    fetch(open_store(mapper), "a")
+    child = multiprocessing.get_context("fork").Process(
+        target=lambda: fetch(open_store(mapper), "a")
+    )
+    child.start()
+    child.join(60)
+    child.kill()
+    return child.exitcode
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_process_can_open_inherited_s3_mapper(s3_server: S3Server) -> None:
+    s3_server.put("x/a", b"1")
+    assert in_a_new_interpreter(read_mapper_in_a_fork, s3_server.storage_options) == 0
+
+
 def test_one_hundred_threads_read_one_store(connect: Connect, server: HttpServer) -> None:
     store = connect(server.url)
     keys = list(CHUNKS)[:20]

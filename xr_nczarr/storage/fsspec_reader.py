@@ -78,7 +78,8 @@ class FsspecReader(RemoteClient):
         # Whether error messages can contain secrets from the URL.
         self._secret = bool(self.query) or "@" in self.root
         self._filesystem = filesystem
-        self._process = os.getpid()
+        # Asynchronous filesystems record the process that created them.
+        self._process = getattr(filesystem, "_pid", os.getpid())
         # Caches and synchronous filesystems may not be thread-safe.
         self.sequential = not filesystem.async_impl or hasattr(filesystem, "fs")
         self._lock = ProcessLock() if self.sequential else nullcontext()
