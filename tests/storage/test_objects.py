@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import pickle
 from functools import partial
 from pathlib import Path
@@ -344,6 +346,34 @@ def test_writable_icechunk_session_cannot_be_read_in_other_processes() -> None:
     error = in_a_new_interpreter(error_of_reading, pickled)
     assert "a writable Icechunk session cannot be accessed from other processes" in error
     assert "pass the store of a read-only session" in error
+
+
+def error_of_reading_in_a_fork() -> str:
+    import icechunk
+
+    store = icechunk.Repository.create(icechunk.in_memory_storage()).writable_session("main").store
+    xr_nczarr.to_nczarr(dataset(), store)
+    opened = xr.open_dataset(store, engine="nczarr")
+
+    def read(answers: Any) -> None:
+        for action in (opened.load, lambda: xr.open_dataset(store, engine="nczarr")):
+            with pytest.raises(StorageError) as caught:
+                action()
+            answers.put(str(caught.value))
+
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=read, args=(answers,), daemon=True)
+    child.start()
+    return str(answers.get(timeout=60)) + str(answers.get(timeout=60))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_reading_icechunk_store_in_forked_process_raises_error() -> None:
+    pytest.importorskip("icechunk")
+    error = in_a_new_interpreter(error_of_reading_in_a_fork)
+    assert error.count("does not work in a process that was forked after it was used") == 2
+    assert error.count("start processes with") == 2
 
 
 def test_regions_written_by_icechunk_forks_can_be_merged_in_session(tmp_path: Path) -> None:

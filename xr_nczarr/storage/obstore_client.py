@@ -24,7 +24,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.locks import cached_property, call_after_fork
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.obstore_errors import failure_of, is_missing
-from xr_nczarr.storage.process_local import UnreachableConnection, reduce_process_local
+from xr_nczarr.storage.process_local import NOT_FORKED, UnreachableConnection, reduce_process_local
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
 from xr_nczarr.storage.remote_client import (
     IN_FLIGHT,
@@ -130,7 +130,7 @@ class ObstoreClient(RemoteClient):
         if process.forked and self.remote:
             raise StorageError(
                 "obstore does not work in a process that was forked after obstore was imported",
-                remedy='Use threads, or start processes with the method "spawn" or "forkserver"',
+                remedy=NOT_FORKED,
                 store=self.name,
             )
         return self

@@ -16,6 +16,8 @@ NOT_SHARED = (
     'process: dask.config.set(scheduler="threads")'
 )
 
+NOT_FORKED = 'Use threads, or start processes with the method "spawn" or "forkserver"'
+
 _pickled_objects: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 

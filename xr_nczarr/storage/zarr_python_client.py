@@ -11,9 +11,14 @@ from typing import Any
 from weakref import WeakSet
 
 from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
-from xr_nczarr.locks import ProcessLock
+from xr_nczarr.locks import ProcessLock, call_after_fork
 from xr_nczarr.storage.keys import Listing, check_key
-from xr_nczarr.storage.process_local import NOT_SHARED, UnreachableConnection, reduce_process_local
+from xr_nczarr.storage.process_local import (
+    NOT_FORKED,
+    NOT_SHARED,
+    UnreachableConnection,
+    reduce_process_local,
+)
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, split_into_batches, too_large
 from xr_nczarr.storage.remote_client import IN_FLIGHT, Expected, ListedObject, RemoteClient
 from xr_nczarr.storage.retries import storage_error
@@ -32,6 +37,22 @@ _SESSION_REMEDY = (
 )
 _clients: WeakSet[ZarrPythonClient] = WeakSet()
 _clients_lock = ProcessLock()
+
+
+class _StoreThreads:
+    """Whether this process was forked after stores with threads of their own were used.
+
+    Such threads are not copied to a forked process, so the stores would hang there.
+    """
+
+    used = forked = False
+
+    def after_fork(self) -> None:
+        self.forked = self.forked or self.used
+
+
+_store_threads = _StoreThreads()
+call_after_fork(_store_threads.after_fork)
 
 
 class ZarrPythonClient(RemoteClient):
@@ -55,6 +76,9 @@ class ZarrPythonClient(RemoteClient):
         self.store = store
         self.folder = path.strip("/")
         self.v3_only = bool(packages & _V3_PACKAGES)
+        # Icechunk's own threads, or those of obstore.
+        self._has_threads = self.v3_only or "ObjectStore" in names
+        _store_threads.used = _store_threads.used or self._has_threads
         in_memory = not names.isdisjoint(_IN_MEMORY)
         self.remote = not in_memory and "ZipStore" not in names
         self.sequential = not self.remote
@@ -79,6 +103,20 @@ class ZarrPythonClient(RemoteClient):
             unreachable = partial(UnreachableConnection, kind=_SESSION, remedy=_SESSION_REMEDY)
             return reduce_process_local(self, self.token, unreachable, self.name)
         return reduce_process_local(self, self.token, _copy, *arguments)
+
+    def client(self) -> ZarrPythonClient:
+        """Return this client.
+
+        Raises
+        ------
+        StorageError
+            If called in a forked process, where the store would hang.
+        """
+        if _store_threads.forked and self._has_threads:
+            kind = type(self._innermost).__name__
+            problem = f"{kind} does not work in a process that was forked after it was used"
+            raise StorageError(problem, remedy=NOT_FORKED, store=self.name)
+        return self
 
     @property
     def identity(self) -> str:
