@@ -121,6 +121,16 @@ def test_local_stores_of_other_packages_are_opened_as_local_store(tmp_path: Path
     assert resolve(path, must_exist=False).store.name == f"{tmp_path}/a/b"
 
 
+@pytest.mark.skipif(os.sep != "/", reason="needs a single root directory")
+@pytest.mark.parametrize("prefix", [None, "/"])
+def test_path_in_obstore_root_directory_is_opened_as_local_store(
+    prefix: str | None, tmp_path: Path
+) -> None:
+    root = ObjectStore(obstore.store.LocalStore(prefix))
+    store = resolve(StorePath(root, str(tmp_path).strip("/")), must_exist=False).store
+    assert (type(store).__name__, store.name) == ("LocalStore", str(tmp_path))
+
+
 def test_store_objects_can_be_copy_sources_and_targets(tmp_path: Path) -> None:
     source, target = MemoryStore(), obstore.store.MemoryStore()
     xr_nczarr.to_nczarr(dataset(), source)

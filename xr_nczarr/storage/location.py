@@ -286,8 +286,9 @@ def _locate_zarr_dict(objects: dict[str, Any]) -> Location:
 
 
 def _locate_obstore_store(store: Any, path: str) -> Location:
-    if type(store).__name__ == "LocalStore" and store.prefix is not None:
-        return Location(absolute_path(f"{store.prefix}/{path}"), folder=True)
+    is_local = type(store).__name__ == "LocalStore"
+    if is_local and (store.prefix is not None or os.sep == "/"):  # on Windows, there is no root
+        return Location(absolute_path(os.path.join(store.prefix or "/", path)), folder=True)
     rules = Rules(retry=Retry(attempts=1))  # the caller's store already retries requests
     return Location("", target=RemoteStore(ObstoreClient(store, path, rules)))
 
