@@ -129,6 +129,8 @@ def test_store_is_copied_and_referenced_without_s3_list_permission(
     assert written.references == listed.references
     remote = {"remote_options": s3_server.storage_options}
     check(xr.open_dataset(tmp_path / "set.json", engine="nczarr", storage_options=remote))
+    with pytest.raises(xr_nczarr.AccessDeniedError, match=r"cannot be listed.* s3:ListBucket$"):
+        xr_nczarr.to_nczarr(xr.Dataset(), f"{s3_server.url}/new", storage_options=options)
 
 
 def test_s3_store_can_be_opened_by_https_url(stored, s3_server):

@@ -17,7 +17,7 @@ from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.process_local import UnreachableConnection
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.remote_client import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
-from xr_nczarr.storage.retries import is_transient, status_of
+from xr_nczarr.storage.retries import explained_listing_errors, is_transient, status_of
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask, synchronous
 
@@ -87,7 +87,9 @@ class FsspecClient(FsspecReader):
         path = f"{self.root}/{prefix}".rstrip("/")
         objects: list[str] = []
         prefixes: list[str] = []
-        for entry in self._do(_listed, path, prefix):
+        with explained_listing_errors():
+            entries = self._do(_listed, path, prefix)
+        for entry in entries:
             name = entry["name"].strip("/")
             if name != path.strip("/"):
                 names = prefixes if entry["type"] == "directory" else objects
@@ -97,7 +99,9 @@ class FsspecClient(FsspecReader):
     def below(self, prefix: str) -> Iterator[ListedObject]:
         """Yield every file under `prefix`."""
         root, folder = self.root.strip("/"), f"{self.root}/{prefix}".rstrip("/")
-        for path, info in self._do(_files_below, folder, prefix).items():
+        with explained_listing_errors():
+            files = self._do(_files_below, folder, prefix)
+        for path, info in files.items():
             if path.endswith("/"):  # an empty object that S3 consoles create for a folder
                 continue
             key, size = path.strip("/").removeprefix(f"{root}/"), info.get("size")

@@ -34,7 +34,7 @@ from xr_nczarr.storage.remote_client import (
     RemoteClient,
     Rules,
 )
-from xr_nczarr.storage.retries import page_error, page_in
+from xr_nczarr.storage.retries import explained_listing_errors, page_error, page_in
 from xr_nczarr.storage.url import mask
 
 _log = logging.getLogger(__name__)
@@ -219,7 +219,8 @@ class ObstoreClient(RemoteClient):
                 raise self.listing_error(prefix)
             return self._by_fsspec.children(prefix)
         folder = self._path(prefix).rstrip("/")
-        listed: Any = self._do(prefix, lambda _: self.store.list_with_delimiter(folder or None))
+        with explained_listing_errors():
+            listed: Any = self._do(prefix, lambda _: self.store.list_with_delimiter(folder or None))
         objects = (item["path"].strip("/") for item in listed["objects"])
         return Listing(
             sorted(path.rpartition("/")[2] for path in objects if path != folder),
@@ -233,7 +234,9 @@ class ObstoreClient(RemoteClient):
         def listed(_: str) -> list[Any]:
             return [item for batch in self.store.list(folder or None) for item in batch]
 
-        for item in self._do(prefix, listed) or ():
+        with explained_listing_errors():
+            items = self._do(prefix, listed) or ()
+        for item in items:
             path, version = item["path"], item["e_tag"] or str(item["last_modified"])
             key = path.removeprefix(f"{self.folder}/" if self.folder else "")
             # S3 consoles create an empty object for a folder. Its key ends in a slash, which

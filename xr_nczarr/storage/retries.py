@@ -25,6 +25,10 @@ CHECK_CREDENTIALS = (
     'storage_options={"missing_status": (403, 404)}'
 )
 """The remedy for HTTP statuses 401 and 403."""
+CHECK_LISTING = (
+    "Check whether the credentials allow listing objects. On S3, this requires the permission "
+    "s3:ListBucket"
+)
 TRY_LATER = "Try again later; all retries failed"
 CHECK_HOST = "Check the host name"
 CHECK_CERTIFICATE = (
@@ -259,6 +263,17 @@ def page_error(
         store=store,
         key=key,
     )
+
+
+@contextmanager
+def explained_listing_errors() -> Iterator[None]:
+    """Add to an AccessDeniedError raised in the ``with`` block that a listing was denied."""
+    try:
+        yield
+    except AccessDeniedError as error:
+        error.problem = f"objects cannot be listed: {error.problem}"
+        error.remedy = CHECK_LISTING
+        raise
 
 
 @contextmanager
