@@ -94,8 +94,7 @@ class OpenOptions:
 
     def __post_init__(self) -> None:
         group_path(self.group)
-        if self.threads is not None and (type(self.threads) is not int or self.threads < 1):
-            raise ValueError(f"threads must be a positive integer or None, not {self.threads!r}")
+        check_count("threads", self.threads)
         check_choice("on_unsupported", self.on_unsupported, get_args(Unsupported))
         check_choice("missing_chunks", self.missing_chunks, get_args(MissingChunks))
         check_choice("consolidated", self.consolidated, (None, True, False, "check"))
@@ -155,6 +154,12 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
     """Raise ValueError if the value of the option `name` is not one of `choices`."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise ValueError if the value of the option `name` is not a positive integer or None."""
+    if value is not None and (type(value) is not int or value < 1):
+        raise ValueError(f"{name} must be a positive integer or None, not {value!r}")
 
 
 OPEN_OPTIONS = tuple(field.name for field in fields(OpenOptions))

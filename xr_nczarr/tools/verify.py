@@ -21,7 +21,7 @@ from xr_nczarr.hierarchy import JOURNAL, MAX_LOOKUPS, UNFINISHED
 from xr_nczarr.model import ArrayNode, Consolidated, Limits, paths_above
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
-from xr_nczarr.options import MissingChunks, OpenOptions
+from xr_nczarr.options import MissingChunks, OpenOptions, check_count
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import WRITER_LOCK, Bytes, MemoizingStore
 from xr_nczarr.tools.readers import requirements
@@ -92,6 +92,7 @@ def verify(
     True
     """
     options = OpenOptions.of(locals())
+    check_count("sample", sample)
     documents: dict[str, Bytes | None] = {}
     try:
         opened, top = _open(target, options, documents)
