@@ -12,7 +12,15 @@ from fsspec.implementations.local import LocalFileSystem
 from tests.reading import peak_memory
 from tests.small_stores import plain_objects
 from tests.stores import array_document, put, write_zip
-from xr_nczarr import ChunkError, LimitError, NczarrError, to_nczarr, verify
+from xr_nczarr import (
+    ChunkError,
+    LimitError,
+    NczarrError,
+    UnsupportedError,
+    explain,
+    to_nczarr,
+    verify,
+)
 
 DOCUMENT = array_document((2,), "<f8", fill_value=0)
 
@@ -166,3 +174,38 @@ def test_error_for_shard_with_too_many_chunks_includes_store_name():
     with pytest.raises(LimitError) as caught:
         opened.load()
     assert (caught.value.store, caught.value.variable) == ("mapping", "/")
+
+
+def array_store(**members):
+    """Return a store with the array ``v`` of the dimensions x and y, without chunks."""
+    return {
+        ".zgroup": b'{"zarr_format": 2}',
+        "v/.zarray": json.dumps(DOCUMENT | members).encode(),
+        "v/.zattrs": json.dumps(
+            {"_ARRAY_DIMENSIONS": ["x", "y"][: len(members["shape"])]}
+        ).encode(),
+    }
+
+
+def test_selection_with_too_many_chunks_is_rejected_before_planning():
+    variable = xr.open_dataset(array_store(shape=[1 << 53], chunks=[3]), engine="nczarr").v
+
+    def read(selection):
+        with pytest.raises(
+            UnsupportedError, match=r"3,002,399,751,580,331 chunks .* \(variable /v"
+        ):
+            selection.load()
+
+    for selection in (variable, variable[::-1]):
+        assert peak_memory(lambda selected=selection: read(selected)) < 1 << 20
+    assert np.isnan(variable[1 << 52].values)
+
+
+def test_empty_selection_of_huge_array_is_read_and_explained():
+    store = array_store(shape=[1 << 40, 0], chunks=[1, 1])
+    variable = xr.open_dataset(store, engine="nczarr").v
+    assert peak_memory(lambda: variable.load()) < 1 << 20
+    assert variable.shape == (1 << 40, 0)
+    assert "0 of 0" in str(explain(store))
+    with pytest.raises(IndexError):
+        _ = variable[1 << 40].values

@@ -155,7 +155,8 @@ class ChunkedArray:
         `plan_points`. Otherwise, see `plan_selection`. Rectilinear chunk grids are not supported.
         """
         make_plan = plan_points if pointwise else plan_selection
-        return make_plan(self.node.shape, self.node.chunk_shape, selection)
+        with ErrorContext(store=self.store.name, variable=self.node.path):
+            return make_plan(self.node.shape, self.node.chunk_shape, selection)
 
     def read(
         self,
@@ -253,7 +254,7 @@ class ChunkedArray:
             None, all objects are written immediately.
         """
         codec, layout = self.codec, self.layout
-        plan = plan_selection(self.node.shape, self.node.chunk_shape, selection)
+        plan = self.plan(selection)
         source = np.broadcast_to(values, plan.result_shape).reshape(plan.shape)
         if source.size:
             writer = PartWriter(

@@ -14,8 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from xr_nczarr.errors import UnsupportedError
+
 Positions = npt.NDArray[np.intp]
 _MAX_CACHED_INDICES = 1024
+_MAX_CHUNKS = 100_000_000  # along one dimension
 
 Selector = int | slice | Positions
 """The selector for one dimension: an index, a slice, or an array of indices."""
@@ -139,15 +142,22 @@ def plan_selection(
     ------
     IndexError
         If an index is outside the array.
+    UnsupportedError
+        If a slice touches more than `_MAX_CHUNKS` chunks along its dimension.
     """
     pieces: list[_Pieces] = []
     lengths: list[int] = []
     result: list[int] = []
     slices_only = True
+    is_empty = not all(
+        len(range(size)[selector]) if isinstance(selector, slice) else np.size(selector)
+        for size, selector in zip(shape, selection, strict=True)
+    )
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
         if isinstance(selector, slice):
             length = len(range(*selector.indices(size)))
-            pieces.append(_split_slice(size, chunk, selector))
+            # An empty selection touches no chunks, even if another dimension has many of them.
+            pieces.append(_NOTHING if is_empty else _split_slice(size, chunk, selector))
             result.append(length)
         elif isinstance(selector, np.ndarray):
             length = len(selector)
@@ -174,14 +184,18 @@ def count_touched(
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
         if isinstance(selector, slice):
-            selected = range(size)[selector]
-            # If the step is longer than a chunk, every selected element is in a different chunk. A
-            # shorter step skips no chunk.
-            ends = [position // chunk for position in (*selected[:1], *selected[-1:])]
-            count *= min(len(selected), 1 + max(ends, default=0) - min(ends, default=0))
+            count *= _count_slice(range(size)[selector], chunk)
         elif isinstance(selector, np.ndarray):
             count *= len(np.unique(normalize_indices(selector, size) // chunk))
     return count
+
+
+def _count_slice(selected: range, chunk: int) -> int:
+    """Return the number of chunks that contain the selected positions along a dimension."""
+    # If the step is longer than a chunk, every selected element is in a different chunk. A shorter
+    # step skips no chunk.
+    ends = [position // chunk for position in (*selected[:1], *selected[-1:])]
+    return min(len(selected), 1 + max(ends, default=0) - min(ends, default=0))
 
 
 def plan_points(
@@ -271,6 +285,12 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
     length = len(range(start, stop, step))
     if length == 0:
         return _NOTHING
+    if (count := _count_slice(range(start, stop, step), chunk)) > _MAX_CHUNKS:
+        raise UnsupportedError(
+            f"the selection has {count:,} chunks along one dimension, too many to read at once "
+            f"(at most {_MAX_CHUNKS:,})",
+            remedy="Select part of the dimension",
+        )
     if step < 0:
         # Select the same elements with a positive step, and reverse only the targets.
         lowest = start + (length - 1) * step
