@@ -27,9 +27,11 @@ import xr_nczarr
 from tests.interruptions import InterruptedMapping
 from tests.processes import in_a_new_interpreter
 from tests.reading import RAW, assert_reads_as, peak_memory, read_groups
+from tests.small_stores import plain_objects
 from tests.stores import (
     VINTAGES,
     Size,
+    array_document,
     file_url,
     read_with_netcdf4,
     sample,
@@ -802,6 +804,29 @@ def test_copy_and_source_have_same_masked_values(
         zero = None if copied == 0 else 0  # masked in the source
         with netCDF4.Dataset(f"file://{target}#mode=nczarr,file") as dataset:
             assert dataset["v"][:].tolist() == [7, zero, *[fill or zero] * 2]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fill_value"),
+    [("<f8", "many"), ("<i4", "1"), ("<i4", 1.5), ("|i1", 300), ("<i4", [1, 2])],
+)
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_copy_keeps_fill_value_attribute_that_is_not_a_value_of_the_dtype(
+    zarr_format: int, dialect: str, dtype: str, fill_value: Any
+) -> None:
+    source = plain_objects(_FillValue=fill_value, shape=(4,))
+    document = array_document((4,), dtype, chunks=[2], fill_value=3)
+    source |= {
+        "a/.zarray": json.dumps(document).encode(),
+        "a/0": np.arange(2, dtype=dtype).tobytes(),
+    }
+    target: dict[str, bytes] = {}
+    xr_nczarr.copy(source, target, zarr_format=zarr_format, dialect=dialect)
+    for objects in (source, target):
+        copied = xr.open_dataset(objects, engine="nczarr", decode_cf=False).a
+        assert copied.values.tolist() == [0, 1, 3, 3]
+        assert np.array_equal(copied.attrs["_FillValue"], fill_value)
 
 
 # The copy had netCDF's default fill value.

@@ -21,7 +21,7 @@ from xr_nczarr.netcdf.annotations import (
     lacks_json_type,
     without_annotations,
 )
-from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value
+from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value, is_fill_value
 from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
 from xr_nczarr.netcdf.layouts import NEWEST, Layout
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, render_type
@@ -124,6 +124,8 @@ class _Writer:
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
         """Return the array node with the dtype, fill value and shape to write to its metadata."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
+        if not is_fill_value(declared, node.dtype):  # reported when the source was read
+            declared = None
         required = self.zarr.requires_fill_value
         # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
         # requires a fill value, as in xarray.

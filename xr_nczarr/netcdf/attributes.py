@@ -225,6 +225,19 @@ def decode_fill_value(
     return None
 
 
+def is_fill_value(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Return whether `value` is a scalar of `dtype`, unlike a ``_FillValue`` that was not decoded.
+
+    The value may be text if `dtype` is a string type, and bytes in any case.
+    """
+    if isinstance(value, str):
+        return dtype.kind in "SUO"
+    is_number = dtype.kind in "biufc" and isinstance(value, np.generic)
+    if is_number and not isinstance(value, bytes):
+        return bool(value.dtype == dtype.newbyteorder("="))
+    return isinstance(value, np.generic | bytes)
+
+
 def encode_fill_value(
     value: Any, dtype: np.dtype[Any], kind: Kind, *, typed: bool, in_base64: bool
 ) -> tuple[Json, str] | None:
@@ -233,12 +246,15 @@ def encode_fill_value(
     This is the inverse of `decode_fill_value`. `dtype` and `kind` are those of the variable. If
     `in_base64` is True, floats, complex numbers and byte strings are encoded in Base64, as in
     xarray. `typed` has the same meaning as in `encode_attribute`. Return None if no attribute can
-    represent fill values of the dtype.
+    represent fill values of the dtype. A value that is not a scalar of the dtype is encoded as any
+    other attribute, so that copies keep it.
     """
     if kind == "string":
         return _text(value), STRING
     if dtype.kind in "VmM" or (dtype.kind == "c" and not in_base64):
         return None
+    if not is_fill_value(value, dtype):
+        return encode_attribute(value, typed=typed)
     if in_base64 and dtype.kind == "f":
         return _float_to_base64(value), DTYPE_NAMES.get(dtype, JSON)
     if dtype.kind == "c":
