@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import pickle
+import tempfile
 from typing import ClassVar
 
 import fsspec
@@ -337,6 +338,13 @@ class TestStore:
         for path in (special, f"file://{special}", str(link)):
             with pytest.raises(RefusedError, match="not a regular file"):
                 read(version0(path))
+
+    @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="there is no shared memory")
+    def test_files_in_shared_memory_can_be_referenced(self):
+        with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+            file.write(b"\0" * 5 + VALUES.tobytes())
+            file.flush()
+            assert read(version0(file.name)) == VALUES.tolist()
 
     def test_references_to_fifos_and_directories_are_rejected(self, tmp_path):
         os.mkfifo(tmp_path / "fifo")

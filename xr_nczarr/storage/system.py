@@ -57,6 +57,7 @@ _DEVICES = frozenset(
     | {f"{port}{number}" for port in ("COM", "LPT") for number in "0123456789¹²³"}
 )
 _SYSTEM_FOLDERS = ("/dev/", "/proc/", "/sys/")
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108  (a folder of regular files)
 _REFUSED_CHARACTERS = frozenset('<>:"\\|?*') | {chr(code) for code in range(32)}
 
 
@@ -381,10 +382,12 @@ def invalid_name_reason(key: str) -> str | None:
 def is_device(path: str) -> bool:
     """Return whether an absolute path refers to a device, or is under /dev, /proc or /sys.
 
-    Resolve symbolic links in the path before calling this function.
+    Files under /dev/shm are not devices. Resolve symbolic links in the path before calling this
+    function.
     """
     if not _WINDOWS:
-        return f"{path}/".startswith(_SYSTEM_FOLDERS)
+        folder = f"{path}/"
+        return folder.startswith(_SYSTEM_FOLDERS) and not folder.startswith(_SHARED_MEMORY)
     drive, names = os.path.splitdrive(path.replace(os.sep, "/"))
     return drive.startswith(("//./", "//?/")) or invalid_name_reason(names) is not None
 
