@@ -35,7 +35,9 @@ WRONG = {
         "to complete the store",
     ),
     "no JSON": ("info bad.json", "bad.json: the reference document is not valid JSON"),
-    "other JSON": ("info other.json", "the document is not a reference set: an entry is 1"),
+    "other JSON": ("info other.json", "the value 1 is not an entry of a reference set"),
+    "document of a store": ("info s/.zgroup", "s/.zgroup: the path is a JSON document; expected a directory, a zip file or a reference set. If the file is part of a Zarr store, pass the folder of the store."),
+    "document of a v3 store": ("info v3/zarr.json", "v3/zarr.json: the document is Zarr metadata, not a reference set. Pass the folder that contains the document"),
     "text file": ("info text.txt", "text.txt: the path is a file of unknown format; expected a directory"),
     "netCDF-4 file": ("info h.nc", "the path is a netCDF-4 or HDF5 file; expected a directory"),
     "netCDF-3 file": (
@@ -187,6 +189,7 @@ def folder(tmp_path_factory):
         write_netcdf("h.nc")
         write_netcdf("h3.nc", format="NETCDF3_CLASSIC")
         xr.Dataset({"v": ("x", [1.0, 2.0])}).to_zarr("v2", zarr_format=2, consolidated=False)
+        xr.Dataset({"v": ("x", [1.0, 2.0])}).to_zarr("v3", zarr_format=3, consolidated=False)
         for name in ("empty", "plain", "outer", "unfinished"):
             Path(name).mkdir()
         shutil.copytree("s", "outer/s")

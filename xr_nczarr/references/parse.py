@@ -286,6 +286,11 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
                 place="version",
                 remedy='Add "version": 1 to the document',
             )
+        if type(members.get("zarr_format")) is int:
+            raise ReferenceSetError(
+                "the document is Zarr metadata, not a reference set",
+                remedy="Pass the folder that contains the document",
+            )
         return members
     if type(version) is not int or version != 1:
         raise ReferenceSetError(
@@ -330,7 +335,7 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Address:
         return value
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
         raise ReferenceSetError(
-            f"the document is not a reference set: an entry is {quote(repr(value))}; expected a "
+            f"the value {quote(repr(value))} is not an entry of a reference set; expected a "
             "string, an object, [url] or [url, offset, length]",
             key=key,
         )

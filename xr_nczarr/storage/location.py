@@ -164,12 +164,12 @@ def parse_url(target: object) -> Location:
 
 
 def _location(target: object) -> Location:
-    packages = _packages(target)
+    packages = defining_packages(target)
     if "obstore" in packages:
         return _locate_obstore_store(target, "")
     if "zarr" in packages:
         return _locate_zarr_object(target)
-    if isinstance(target, dict) and "zarr" in _packages(next(iter(target.values()), None)):
+    if isinstance(target, dict) and "zarr" in defining_packages(next(iter(target.values()), None)):
         return _locate_zarr_dict(target)
     if is_filesystem(getattr(target, "fs", None)):
         return _locate_filesystem(target)
@@ -194,7 +194,7 @@ def _location(target: object) -> Location:
     )
 
 
-def _packages(instance: object) -> set[str]:
+def defining_packages(instance: object) -> set[str]:
     """Return the names of the packages that define the class of an object and its base classes."""
     return {kind.__module__.partition(".")[0] for kind in type(instance).__mro__}
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from xr_nczarr.errors import StorageError, UnsupportedError
+from xr_nczarr.errors import StorageError, UnsupportedError, quote
 from xr_nczarr.storage.fingerprint import digest
 from xr_nczarr.storage.keys import (
     Listing,
@@ -62,13 +62,12 @@ class MemoryStore(Store):
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly under `prefix`."""
         check_prefix(prefix, self.name)
-        return children_of(sorted(key for key in self.mapping if key.startswith(prefix)), prefix)
+        return children_of(sorted(self._keys(prefix)), prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
         """Yield the key and the size in bytes of every object under `prefix`."""
-        for key in self.mapping:
-            if key.startswith(prefix):
-                yield key, len(self._object(key) or b"")
+        for key in self._keys(prefix):
+            yield key, len(self._object(key) or b"")
 
     def delete(self, prefix: str) -> None:
         """Remove one object, or all objects under a prefix; see `Store.delete`."""
@@ -76,7 +75,7 @@ class MemoryStore(Store):
         if check_key_or_prefix(prefix, self.name):
             mapping.pop(prefix, None)
             return
-        for key in [key for key in mapping if key.startswith(prefix)]:
+        for key in [*self._keys(prefix)]:
             del mapping[key]
 
     def check_writable(self) -> None:
@@ -99,6 +98,14 @@ class MemoryStore(Store):
     def fingerprint(self) -> str:
         """Return a string that changes whenever any object in the store changes."""
         return digest((key, bytes(self.mapping[key])) for key in sorted(self.mapping))
+
+    def _keys(self, prefix: str) -> Iterator[str]:
+        for key in self.mapping:
+            if not isinstance(key, str):
+                problem = f"the mapping contains the key {quote(repr(key))}; expected only strings"
+                raise StorageError(problem, store=self.name)
+            if key.startswith(prefix):
+                yield key
 
     def _object(self, key: str) -> Bytes | None:
         check_key(key, self.name)

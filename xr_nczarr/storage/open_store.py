@@ -22,7 +22,7 @@ from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.location import Location, Medium
+from xr_nczarr.storage.location import Location, Medium, defining_packages
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.remote import RemoteStore
 from xr_nczarr.storage.remote_client import Rules
@@ -210,24 +210,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     elif not os.access(path, os.R_OK):
         raise AccessDeniedError("the path cannot be read: permission denied", store=path)
     else:
-        file_kind = _kind_of_file(path)
-        if not local.must_exist:
-            remedy = "Choose another target, or remove the file"
-        elif "netCDF" in file_kind:
-            remedy = (
-                "Open the file with another xarray engine, or convert it with xr_nczarr.copy "
-                "(nczarr copy)"
-            )
-        else:
-            remedy = (
-                "If another xarray engine can read the file, open it with that engine, or convert "
-                "it with xr_nczarr.copy (nczarr copy) and the option engine"
-            )
-        raise UnsupportedError(
-            f"the path is {file_kind}; expected a directory, a zip file or a reference set",
-            remedy=remedy,
-            store=path,
-        )
+        raise _not_a_store(path, local.must_exist)
     if location.medium not in (None, medium):
         names = {"file": "a directory", "zip": "a zip file", "s3": "an S3 bucket"}
         raise ConflictError(
@@ -241,19 +224,48 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     return local
 
 
+def _not_a_store(path: str, must_exist: bool) -> UnsupportedError:
+    """Return the error for a file of another format, whether it is to be read or replaced."""
+    file_kind = _kind_of_file(path)
+    if not must_exist:
+        remedy = "Choose another target, or remove the file"
+    elif "netCDF" in file_kind:
+        remedy = (
+            "Open the file with another xarray engine, or convert it with xr_nczarr.copy "
+            "(nczarr copy)"
+        )
+    elif "JSON" in file_kind:
+        remedy = (
+            "If the file is part of a Zarr store, pass the folder of the store. If it is a "
+            "reference set, give it a name that ends in .json"
+        )
+    else:
+        remedy = (
+            "If another xarray engine can read the file, open it with that engine, or convert "
+            "it with xr_nczarr.copy (nczarr copy) and the option engine"
+        )
+    return UnsupportedError(
+        f"the path is {file_kind}; expected a directory, a zip file or a reference set",
+        remedy=remedy,
+        store=path,
+    )
+
+
 def _kind_of_file(path: str) -> str:
     beginning = _beginning(path)
     kinds = {
         b"\x89HDF": "a netCDF-4 or HDF5 file",
         b"CDF": "a netCDF-3 file",
         b"GRIB": "a GRIB file",
+        b"{": "a JSON document",
     }
     formats = (kind for magic, kind in kinds.items() if beginning.startswith(magic))
     return next(formats, "a file of unknown format" if beginning else "an empty file")
 
 
 def _open_object(target: Any) -> Store:
-    if isinstance(target, Mapping):
+    # An xarray Dataset is a mapping too, but of names to arrays.
+    if isinstance(target, Mapping) and "xarray" not in defining_packages(target):
         return MemoryStore(target)
     if isinstance(target, Store):
         return target
