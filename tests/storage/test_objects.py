@@ -444,6 +444,37 @@ def test_virtualizarr_manifest_store_is_read(tmp_path: Path) -> None:
         xr_nczarr.to_nczarr(dataset(), manifests)
 
 
+def test_virtual_dataset_cannot_be_written_as_values(tmp_path: Path) -> None:
+    virtualizarr = pytest.importorskip("virtualizarr")
+    parsers = pytest.importorskip("virtualizarr.parsers")
+    registry = pytest.importorskip("virtualizarr.registry")
+    path = tmp_path / "a.nc"
+    dataset().load().to_netcdf(path, engine="h5netcdf")
+    virtual = virtualizarr.open_virtual_dataset(
+        f"file://{path}",
+        registry=registry.ObjectStoreRegistry({"file://": obstore.store.LocalStore()}),
+        parser=parsers.HDFParser(),
+        loadable_variables=["y"],
+    )
+    with pytest.raises(UnsupportedError, match=r"is virtual.*\(variable t\)\. .*to_kerchunk"):
+        xr_nczarr.to_nczarr(virtual, {})
+    xr_nczarr.to_nczarr(virtual[["y"]], {})
+
+
+@pytest.mark.parametrize("target", [dataset(), dataset().t, xr.DataTree(dataset())])
+def test_opening_xarray_object_raises_error_that_names_its_type(target: Any) -> None:
+    name = type(target).__name__
+    with pytest.raises(UnsupportedError, match=f"^an object of type {name} cannot be opened"):
+        xr.open_dataset(target, engine="nczarr")
+
+
+def test_mapping_with_keys_that_are_not_strings_is_rejected() -> None:
+    with pytest.raises(StorageError, match="mapping: the mapping contains the key 1; expected"):
+        xr.open_dataset({1: b""}, engine="nczarr")
+    with pytest.raises(StorageError, match="mapping: the mapping contains the key 1; expected"):
+        xr_nczarr.to_nczarr(dataset(), {1: b""})
+
+
 def check_that_the_source_is_not_overwritten(source: Any, target: Any, **options: Any) -> None:
     xr_nczarr.to_nczarr(dataset(), source, mode="w", zarr_format=3, **options)
     lazy = xr.open_dataset(source, engine="nczarr", chunks={}, **options)

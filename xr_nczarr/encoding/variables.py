@@ -246,12 +246,23 @@ def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]
     return name in (annotations.array, annotations.types) and isinstance(value, dict)
 
 
+def _check_values(variable: Variable) -> None:
+    """Raise UnsupportedError for an array of VirtualiZarr, which has references, but no values."""
+    if type(variable._data).__module__.startswith("virtualizarr."):
+        raise UnsupportedError(
+            "the variable is virtual: it consists of references, not of values",
+            remedy="Write the references with ds.vz.to_kerchunk, and copy that reference set to a "
+            "store with xr_nczarr.copy",
+        )
+
+
 def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     """Return a variable that xarray can encode without changing its values.
 
     Its values are checked, and numbers are already encoded; see `with_checked_values`. Keys of an
     inherited encoding that do not suit the values are removed.
     """
+    _check_values(variable)
     check_items(variable, name)
     variable = _typed_if_empty(variable.copy(deep=False))
     encoding = with_float_scale(variable.encoding)
