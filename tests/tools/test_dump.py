@@ -436,3 +436,22 @@ def test_dump_reads_values_in_parts_and_each_chunk_once(monkeypatch):
     assert [part[0] for part in requested] == [slice(n, n + 30) for n in (0, 30, 60)] + [
         slice(90, 100)
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([1.5, 2], "1.5, 2."),
+        ({"a": 1}, '"{\\"a\\": 1}"'),
+        (None, '"null"'),
+        (["a"], '"a"'),
+        (3, "3"),
+    ],
+)
+def test_dump_prints_attributes_of_group_with_unsupported_metadata(value, text):
+    store = {}
+    xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0])}), store, zarr_format=3, consolidated=True)
+    root = json.loads(store["zarr.json"])
+    root = root | {"attributes": {"v": value}, "unknown": 1}
+    store["zarr.json"] = json.dumps(root).encode()
+    assert f"\t\t:v = {text} ;" in str(xr_nczarr.dump(store)).replace("string :v", ":v")

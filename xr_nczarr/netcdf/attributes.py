@@ -142,10 +142,17 @@ def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[s
     """Infer the types of decoded attributes as netCDF-C does, if the node has no NCZarr metadata.
 
     The type of `_FillValue` is not inferred. `node` is the stored node, or None for a group or
-    variable that is not stored. If `node` is None or has NCZarr metadata, the attributes are
-    returned unchanged. In the latter case, they already have netCDF types.
+    variable that is not stored, or whose metadata is unusable. If `node` has NCZarr metadata, the
+    attributes are returned unchanged, because they already have netCDF types.
     """
-    if node is None or is_annotated(node):
+    if node is None:
+        json_values = {
+            name: value
+            for name, value in decoded.items()
+            if not isinstance(value, np.ndarray | np.generic)
+        }
+        return {**decoded, **decode_attributes(Attributes(json_values), {})}
+    if is_annotated(node):
         return dict(decoded)
     fill_value = {name: value for name, value in decoded.items() if name == "_FillValue"}
     return decode_attributes(node.attributes, {}) | fill_value
