@@ -88,7 +88,9 @@ def test_render_json_escapes_only_required_characters():
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "not valid JSON"),
+        (b"", "the document is empty"),
+        (b" \n", "the document is empty"),
+        (b"\0", "not valid JSON"),
         (b'{"a": 1', "not valid JSON"),
         (b'{"a": 1}x', "not valid JSON"),
         (b'{"a": 1}1}', r"char 8\)\. If netCDF-C has changed the store, truncate the file"),

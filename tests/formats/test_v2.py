@@ -599,6 +599,12 @@ def test_damaged_consolidated_metadata_is_rejected(value, place):
     assert (raised.value.key, raised.value.place) == (".zmetadata", place)
 
 
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b'{"metadata": {}}'])
+def test_error_for_damaged_consolidated_metadata_suggests_reading_single_documents(data):
+    with pytest.raises(MetadataError, match=r"^\.zmetadata.*consolidated=False"):
+        FORMATS["2"].expand_consolidated({".zmetadata": Document(".zmetadata", data)})
+
+
 def test_consolidated_metadata_preserves_json_text():
     held = {".zgroup": b'{"zarr_format": 2}', ".zattrs": b'\xef\xbb\xbf{"a": 001}\n'}
     rendered = v2.render_consolidated(held | {".zmetadata": b"old"})

@@ -401,7 +401,7 @@ DAMAGES = {
     cut_chunk: ("t/0", "expected 4,096 (chunk of shape (512,)"),
     make_consolidated_stale: ("a/.zattrs", "in .zmetadata is stale"),
     cut_consolidated: (".zmetadata", "the document is not valid JSON"),
-    truncate_consolidated: (".zmetadata", "the document is not valid JSON"),
+    truncate_consolidated: (".zmetadata", "the document is empty"),
     clear_consolidated: ("a/.zarray", "missing from .zmetadata"),
     hide_from_consolidated: ("b/.zarray", "missing from .zmetadata"),
     remove_array: ("/", "missing"),

@@ -101,6 +101,8 @@ def parse_json(source: str, *, max_depth: int) -> Json:
             strict = _rewrite(source)
             value = _UNIQUE.decode(strict.text)
     except json.JSONDecodeError as error:
+        if not source.strip():
+            raise MetadataError("the document is empty") from error
         located = json.JSONDecodeError(error.msg, source, strict.locate(error.pos))
         remedy = _REMAINS_REMEDY if error.msg == "Extra data" else ""
         raise MetadataError(f"the document is not valid JSON: {located}", remedy=remedy) from error

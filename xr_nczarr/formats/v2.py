@@ -30,6 +30,7 @@ from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, GroupNode, Json, ke
 
 _ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED = ".zarray", ".zgroup", ".zattrs", ".zmetadata"
 _DOCUMENTS = frozenset((_ARRAY, _GROUP, _ATTRIBUTES, _CONSOLIDATED))
+_READ_EACH_NODE = "Open the store with consolidated=False to read the metadata of each node"
 _MEMBERS = frozenset(
     ("zarr_format", "shape", "dtype", "chunks", "fill_value", "order", "compressor", "filters")
 ) | {"dimension_separator"}
@@ -106,13 +107,17 @@ class V2(Format):
             If ``.zmetadata`` is invalid, or lacks the ``zarr_consolidated_format`` member, which
             every known writer includes.
         """
-        members = read_object(document.value, None)
+        try:
+            members = read_object(document.value, None)
+        except MetadataError as error:
+            error.remedy = error.remedy or _READ_EACH_NODE
+            raise
         version = members.get("zarr_consolidated_format")
         if version is None:
             raise MetadataError(
                 'the required member "zarr_consolidated_format" is missing, so the document is not '
                 "consolidated metadata",
-                remedy="Open the store with consolidated=False to read the metadata of each node",
+                remedy=_READ_EACH_NODE,
                 place="zarr_consolidated_format",
             )
         if type(version) is not int or version != 1:
