@@ -441,7 +441,8 @@ class LocalStore(Store):
             return status.st_size
         if not stat.S_ISREG(status.st_mode):
             problem = "the path is a directory or a device; expected a regular file"
-            raise StorageError(problem, store=self.name, key=key)
+            remedy = "Restore the file, or remove the directory or device"
+            raise StorageError(problem, remedy=remedy, store=self.name, key=key)
         problem = f"the file is {status.st_size:,} bytes long"
         raise too_large(problem, self.max_object_bytes, self.name, key)
 
