@@ -40,7 +40,7 @@ from tests.stores import (
 )
 from xr_nczarr.cli.main import main
 from xr_nczarr.copying import dataset_input, inputs, transfer
-from xr_nczarr.errors import RefusedError
+from xr_nczarr.errors import ConflictError, RefusedError
 from xr_nczarr.writing import lazy_sources
 
 
@@ -827,6 +827,25 @@ def test_copy_keeps_fill_value_attribute_that_is_not_a_value_of_the_dtype(
         copied = xr.open_dataset(objects, engine="nczarr", decode_cf=False).a
         assert copied.values.tolist() == [0, 1, 3, 3]
         assert np.array_equal(copied.attrs["_FillValue"], fill_value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "attributes"),
+    [
+        ("<m8[D]", {"units": 2}),
+        ("<m8[D]", {"_FillValue": "many"}),
+        ("|b1", {"_FillValue": [1.5, "a"]}),
+        ("<m8[D]", {"dtype": "int64"}),
+    ],
+)
+def test_copy_to_netcdf_types_rejects_attributes_that_cannot_be_encoded(
+    dtype: str, attributes: dict[str, Any]
+) -> None:
+    source = plain_objects(**attributes)
+    source["a/.zarray"] = json.dumps(array_document((2,), dtype)).encode()
+    source["a/0"] = np.arange(2).astype(dtype).tobytes()
+    with pytest.raises(ConflictError, match=r"\(variable /a\)\. Correct or remove the attributes"):
+        xr_nczarr.copy(source, {})
 
 
 # The copy had netCDF's default fill value.

@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 import xr_nczarr
+from tests.small_stores import plain_objects
 from tests.stores import FIXTURES, file_url, has_ncgen, write_with_ncgen
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.cli.main import main
@@ -455,3 +456,13 @@ def test_dump_prints_attributes_of_group_with_unsupported_metadata(value, text):
     root = root | {"attributes": {"v": value}, "unknown": 1}
     store["zarr.json"] = json.dumps(root).encode()
     assert f"\t\t:v = {text} ;" in str(xr_nczarr.dump(store)).replace("string :v", ":v")
+
+
+@pytest.mark.parametrize(
+    ("fill_value", "text"),
+    [([1, 2], "1, 2"), ([1.5, "a"], '"[1.5, \\"a\\"]"'), ("a", '"a"'), ({}, '"{}"')],
+)
+def test_dump_prints_fill_value_attribute_that_is_invalid(fill_value, text):
+    output = str(xr_nczarr.dump(plain_objects(_FillValue=fill_value)))
+    assert f"\t\ta:_FillValue = {text} ;" in output
+    assert " a = 1, 2 ;" in output

@@ -28,6 +28,7 @@ from xr_nczarr.copying.netcdf_input import NetcdfFile
 from xr_nczarr.copying.relayout import relayout
 from xr_nczarr.copying.subset import Subset
 from xr_nczarr.dataset import OpenedStore, open_netcdf
+from xr_nczarr.encoding.number_encoding import as_conflicts
 from xr_nczarr.encoding.variables import check_dimension, stored_name
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, quote, unknown
 from xr_nczarr.model import Node, child_path, group_path, is_within, parent_path
@@ -42,6 +43,7 @@ from xr_nczarr.writing.lazy_sources import in_chunks, unwrapped
 
 _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 _SKIP = "Pass skip_unsupported=True to leave out whatever the target does not support"
+_CORRECT_ATTRIBUTES = "Correct or remove the attributes of the variable in the source"
 _MAX_NAMED = 5
 
 
@@ -210,15 +212,16 @@ class Input:
         assert source.node is not None
         data = in_chunks(values, _stored_chunks(source), variable.name)
         encoding, explicit = _encoding(variable, tree.layout, self.changes)
-        encoded = relayout(
-            variable,
-            data.astype(source.node.dtype, copy=False),
-            tree.layout,
-            encoding,
-            complete=self.complete,
-            explicit=explicit,
-            default_width=self.root.attributes.get(DEFAULT_WIDTH),
-        )
+        with ErrorContext(variable=source.path), as_conflicts(_CORRECT_ATTRIBUTES):
+            encoded = relayout(
+                variable,
+                data.astype(source.node.dtype, copy=False),
+                tree.layout,
+                encoding,
+                complete=self.complete,
+                explicit=explicit,
+                default_width=self.root.attributes.get(DEFAULT_WIDTH),
+            )
         names = [dimension.name for dimension in variable.dimensions]
         # All dimensions count as growing, so that chunks longer than a dimension are kept.
         path = tree.add_variable(group, variable.name, encoded, variable.dimensions, (), names)

@@ -192,8 +192,14 @@ def misfit(
     )
 
 
+_CHANGE_ENCODING = (
+    "Correct the encoding, such as its dtype or units, or convert the values with astype. To "
+    "change the encoding of a stored variable, write it to a new store"
+)
+
+
 @contextmanager
-def as_conflicts() -> Iterator[None]:
+def as_conflicts(remedy: str = _CHANGE_ENCODING) -> Iterator[None]:
     """Convert errors of xarray and NumPy, which do not name the variable, to ConflictErrors."""
     try:
         yield
@@ -202,8 +208,7 @@ def as_conflicts() -> Iterator[None]:
     except (ValueError, TypeError, OverflowError, LookupError) as error:
         raise ConflictError(
             f"the values cannot be encoded, or cannot be decoded again ({reason_of(error)})",
-            remedy="Correct the encoding, such as its dtype or units, or convert the values with "
-            "astype. To change the encoding of a stored variable, write it to a new store",
+            remedy=remedy,
         ) from error
 
 

@@ -141,9 +141,10 @@ def _inferred(items: list[Json]) -> Any:
 def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Infer the types of decoded attributes as netCDF-C does, if the node has no NCZarr metadata.
 
-    The type of `_FillValue` is not inferred. `node` is the stored node, or None for a group or
-    variable that is not stored, or whose metadata is unusable. If `node` has NCZarr metadata, the
-    attributes are returned unchanged, because they already have netCDF types.
+    The type of `_FillValue` is inferred only if it is no value of the variable's dtype. `node` is
+    the stored node, or None for a group or variable that is not stored, or whose metadata is
+    unusable. If `node` has NCZarr metadata, the attributes are returned unchanged, because they
+    already have netCDF types.
     """
     if node is None:
         json_values = {
@@ -154,8 +155,10 @@ def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[s
         return {**decoded, **decode_attributes(Attributes(json_values), {})}
     if is_annotated(node):
         return dict(decoded)
-    fill_value = {name: value for name, value in decoded.items() if name == "_FillValue"}
-    return decode_attributes(node.attributes, {}) | fill_value
+    inferred = decode_attributes(node.attributes, {})
+    if isinstance(decoded.get("_FillValue"), np.generic | str | bytes):
+        inferred["_FillValue"] = decoded["_FillValue"]
+    return inferred
 
 
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:

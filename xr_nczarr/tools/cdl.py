@@ -24,7 +24,7 @@ from xr_nczarr.dataset import OpenedStore, open_all_groups
 from xr_nczarr.errors import quote
 from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.attributes import with_inferred_types
+from xr_nczarr.netcdf.attributes import is_fill_value, with_inferred_types
 from xr_nczarr.options import Endian, MissingChunks, OpenOptions
 from xr_nczarr.tools.cdl_special import special_attributes, special_group_attributes
 from xr_nczarr.tools.cdl_times import TimeUnits, time_units
@@ -324,6 +324,8 @@ class Cdl:
         nested = [n for n, item in enumerate(variable.dimensions) if n and item.unlimited]
         last = [size - 1 for size in shape[:-1]]
         fill_value = variable.attributes.get("_FillValue")
+        if not is_fill_value(fill_value, node.dtype):
+            fill_value = None  # as in ncdump
         whole_rows = variable.kind == "char"
         for block in slabs(shape, chunks, node.dtype.itemsize, whole_rows=whole_rows):
             values = array.read(block if variable.shape else (0,) * len(node.shape))
