@@ -17,6 +17,7 @@ from typing import Any
 import fsspec
 import h5py
 import netCDF4
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -846,6 +847,23 @@ def test_copy_to_netcdf_types_rejects_attributes_that_cannot_be_encoded(
     source["a/0"] = np.arange(2).astype(dtype).tobytes()
     with pytest.raises(ConflictError, match=r"\(variable /a\)\. Correct or remove the attributes"):
         xr_nczarr.copy(source, {})
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+@pytest.mark.parametrize("fill_value", [5, {"a": 1}, [1, 2]], ids=str)
+def test_copy_of_strings_keeps_fill_value_attribute_that_is_not_text(
+    fill_value: Any, dialect: str, zarr_format: int
+) -> None:
+    source = plain_objects(_FillValue=fill_value)
+    codec = {"id": "vlen-utf8"}
+    source["a/.zarray"] = json.dumps(array_document((2,), "|O", filters=[codec])).encode()
+    source["a/0"] = bytes(numcodecs.VLenUTF8().encode(np.array(["a", "bc"], object)))
+    target: dict[str, bytes] = {}
+    xr_nczarr.copy(source, target, zarr_format=zarr_format, dialect=dialect)
+    copied = xr.open_dataset(target, engine="nczarr", decode_cf=False).a
+    assert [str(item) for item in copied.astype(str).values] == ["a", "bc"]
+    assert "_FillValue" in copied.attrs
 
 
 # The copy had netCDF's default fill value.

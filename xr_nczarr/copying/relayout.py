@@ -15,6 +15,7 @@ from xr_nczarr.encoding.variables import EncodedVariable, encode_alone, fill_sca
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
+from xr_nczarr.netcdf.attributes import is_fill_value
 from xr_nczarr.netcdf.fixed_width import measured_width
 from xr_nczarr.netcdf.types import default_fill
 
@@ -66,7 +67,7 @@ def relayout(
     if variable.kind == "string":
         data = _strings(variable, data, layout, default_width)
         fill = None if fill is None else fill_scalar(fill, data.dtype)
-        if "_FillValue" in attributes:
+        if is_fill_value(attributes.get("_FillValue"), data.dtype):
             attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], data.dtype)
     elif dtype.names is not None and not layout.zarr.mixes_byte_orders:
         data = data.astype(dtype.newbyteorder("="))
@@ -99,7 +100,8 @@ def _strings(variable: Variable, data: Any, layout: Layout, default_width: Any) 
             f"allows at most {width}",
             remedy="Correct or remove the attribute in the source",
         )
-    return string_data(data, width, layout, variable.attributes.get("_FillValue"))
+    fill = variable.attributes.get("_FillValue")
+    return string_data(data, width, layout, fill if is_fill_value(fill, data.dtype) else None)
 
 
 def _fill_value(variable: Variable, layout: Layout, complete: bool) -> Any:

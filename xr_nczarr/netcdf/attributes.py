@@ -242,10 +242,13 @@ def is_fill_value(value: Any, dtype: np.dtype[Any]) -> bool:
     """
     if isinstance(value, str):
         return dtype.kind in "SUO"
-    is_number = dtype.kind in "biufc" and isinstance(value, np.generic)
-    if is_number and not isinstance(value, bytes):
+    if isinstance(value, bytes):
+        return True
+    if not isinstance(value, np.generic):
+        return False
+    if dtype.kind in "biufc":
         return bool(value.dtype == dtype.newbyteorder("="))
-    return isinstance(value, np.generic | bytes)
+    return dtype.kind not in "SUO"
 
 
 def encode_fill_value(
@@ -259,7 +262,7 @@ def encode_fill_value(
     represent fill values of the dtype. A value that is not a scalar of the dtype is encoded as any
     other attribute, so that copies keep it.
     """
-    if kind == "string":
+    if kind == "string" and isinstance(value, str | bytes):
         return _text(value), STRING
     if dtype.kind in "VmM" or (dtype.kind == "c" and not in_base64):
         return None
