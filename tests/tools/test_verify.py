@@ -66,9 +66,9 @@ def test_verify_decodes_all_chunks_of_complete_store(tmp_path: Path, zarr_format
     assert report.chunks == {"/a": (6, 6), "/t": (1, 1)}
     assert report.decoded == 7
     assert xr_nczarr.verify(tmp_path / "store", sample=2).decoded == 3
-    for sample in (0, -1, 0.5):
+    for invalid in (0, -1, 0.5):
         with pytest.raises(ValueError, match="sample must be a positive integer or None"):
-            xr_nczarr.verify(tmp_path / "store", sample=sample)
+            xr_nczarr.verify(tmp_path / "store", sample=invalid)
 
 
 def test_verify_reads_only_stored_chunks(tmp_path: Path) -> None:
