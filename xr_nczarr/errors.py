@@ -37,7 +37,7 @@ def reason_of(error: BaseException) -> str:
 
 
 class NczarrError(Exception):
-    """The base class of all errors of this package.
+    """The base class of all errors that this package defines.
 
     Parameters
     ----------

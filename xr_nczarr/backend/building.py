@@ -116,7 +116,7 @@ def _decode(
 ) -> tuple[_Decoded, dict[Hashable, NczarrError]]:
     """Decode the variables of a group.
 
-    Also return the errors of the variables that xarray cannot decode, keyed by name. If there are
+    Also return an error for each variable that xarray cannot decode, keyed by name. If there are
     any errors, no variable is decoded.
 
     Raises
@@ -152,9 +152,9 @@ def _read_coordinates(
 ) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
     """Read the dimension coordinates, and return their values and errors as dicts keyed by name.
 
-    If a decoded coordinate cannot be read, its error is returned. Coordinates that are opened
-    without decoding (`source.as_stored`) are different: if one of their chunks is missing or
-    unreadable, neither values nor an error are returned.
+    If a decoded coordinate cannot be read, its error is returned. A coordinate that is opened
+    without decoding (`source.as_stored`) is instead left out of both dicts if any of its chunks is
+    missing or unreadable.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}

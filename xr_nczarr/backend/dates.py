@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 
 
 def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[Any]) -> Array:
-    """Decode dates, and represent missing dates as NaT or, among cftime dates, as NaN.
+    """Decode dates, and represent missing dates as NaT or, for cftime dates, as NaN.
 
     cftime itself would return the reference date for NaN.
 
@@ -24,8 +24,8 @@ def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[A
     decode
         xarray's function for decoding dates, with all its options.
     dtype
-        The dtype of the variable. If it is object, all dates become cftime dates. xarray would
-        return NumPy times if NumPy can represent all of `numbers`.
+        The dtype of the variable. If it is object, all dates become cftime dates, whereas xarray
+        itself would return NumPy times whenever NumPy could represent all of `numbers`.
     """
     if dtype.kind == "M":
         times = decode(numbers)

@@ -212,7 +212,7 @@ def find_undecodable(
     dropped: Set[Hashable],
     failed: Mapping[Hashable, Exception],
 ) -> dict[Hashable, NczarrError]:
-    """Return the errors of the variables that `decode_variables` cannot decode, keyed by name.
+    """Return an error for each variable that `decode_variables` cannot decode, keyed by name.
 
     Parameters
     ----------
@@ -460,9 +460,9 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     converted the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue``
     packed (VirtualiZarr issue 670). A fill value that fits the packed dtype is therefore ambiguous.
 
-    An ambiguous fill value is kept if decoding a packed value can produce it. Otherwise, it is
-    unpacked. In both cases, a warning is issued if unpacking changes the number. All other fill
-    values are returned unchanged.
+    An ambiguous fill value is kept if some packed value decodes to it, and unpacked otherwise. In
+    both cases, a warning is issued if unpacking would change the value. All other fill values are
+    returned unchanged.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

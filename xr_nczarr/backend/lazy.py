@@ -314,7 +314,7 @@ def _apply_coder(coder: Any, encoded: Any, dtype: np.dtype[Any]) -> Any:
 def decoder_errors_as_metadata(store: str, variable: str) -> Iterator[None]:
     """Convert errors from xarray's decoders to MetadataError.
 
-    MemoryError and the errors of this package are passed on unchanged.
+    MemoryError and errors raised by this package are passed on unchanged.
     """
     try:
         yield

@@ -36,8 +36,8 @@ def build_bytes(request: StepRequest) -> Step | None:
     """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
 
     In memory, arrays of NumPy's own dtypes always have the stored byte order. Arrays of other
-    packages' dtypes have native byte order, because NumPy (with ml_dtypes 0.6) would otherwise fill
-    them with wrong values.
+    packages' dtypes have native byte order, because scalars assigned to byte-swapped arrays of such
+    dtypes are stored in the wrong byte order (NumPy with ml_dtypes 0.6).
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):

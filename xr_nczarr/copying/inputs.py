@@ -92,7 +92,7 @@ class Input:
     unsupported
         What no target can express; see `NetcdfFile`.
     skipped
-        Descriptions of everything that is left out of the tree that `build_tree` returned.
+        Descriptions of everything that `build_tree` left out of the tree.
     arrays
         Mapping from paths in that tree to the source arrays whose chunks may be copied unchanged.
     groups, sources

@@ -200,7 +200,7 @@ _CHANGE_ENCODING = (
 
 @contextmanager
 def as_conflicts(remedy: str = _CHANGE_ENCODING) -> Iterator[None]:
-    """Convert errors of xarray and NumPy, which do not name the variable, to ConflictErrors."""
+    """Convert errors raised by xarray and NumPy to ConflictErrors, which can name the variable."""
     try:
         yield
     except NczarrError:

@@ -45,7 +45,7 @@ def annotate(group: Group, layout: Layout) -> Hierarchy:
 
 
 class _Writer:
-    """A converter from netCDF groups to Zarr nodes in one layout."""
+    """A converter that represents netCDF groups as Zarr nodes in a given layout."""
 
     def __init__(self, layout: Layout) -> None:
         vintages = layout.vintages

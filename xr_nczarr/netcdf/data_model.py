@@ -101,8 +101,8 @@ class Variable:
         """The value of elements in missing chunks, or None if the variable has no readable array.
 
         If the array declares no fill value, this is zero for numbers, and an empty value (such as
-        an empty string) for all other types. netCDF-C likewise reads missing chunks of such an
-        array as zeros, and zarr-python does not store chunks of it that contain only zeros.
+        an empty string) for all other types. netCDF-C also reads missing chunks of such arrays as
+        zeros, and zarr-python omits their all-zero chunks when it writes them.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value

@@ -51,7 +51,7 @@ class _Parquet(NamedTuple):
 
     `rows` contains the number of rows in each row group, `size` is the uncompressed size of the
     file in bytes, and `set_id` is the identifier of the set to which the file belongs, or None. The
-    function `read` takes the number of a row group and returns its columns.
+    function `read` takes the index of a row group and returns its columns.
     """
 
     rows: tuple[int, ...]

@@ -236,8 +236,7 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
     A local directory is replaced atomically. In a remote directory, the metadata document of the
     existing set is removed first and that of the new set is written last, so that a set never
-    consists of old and new files. If an error occurs in between, the new files are deleted if
-    possible.
+    mixes old and new files. If an error occurs in between, the new files are deleted if possible.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:

@@ -200,7 +200,7 @@ def remove(path: str) -> None:
 
 
 def discard_tree(path: str) -> None:
-    """Remove a directory, retrying if another process adds files to it in the meantime.
+    """Remove a directory, retrying if another process adds files to it during the removal.
 
     For example, dask workers finish writing their current chunks even after a write has failed. No
     error is raised if the directory cannot be removed.

@@ -211,9 +211,10 @@ class _OverlayStore(_WrapperStore):
 
     @abstractmethod
     def _provided(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return a dict mapping keys to the objects that this store provides itself.
+        """Return the objects that this store provides itself, as a mapping from their keys.
 
-        An object that does not exist is mapped to None. All other `keys` are read from `source`.
+        A key is mapped to None if its object does not exist. The caller reads all `keys` that are
+        not in the mapping from `source`.
         """
 
     def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
@@ -296,7 +297,8 @@ class MemoizingStore(_WrapperStore):
     """A store that fetches each object only once and keeps it in memory.
 
     The dictionary `objects` maps each key requested so far to its object, or to None if the object
-    is missing. Web pages are not kept, because servers may send them in place of missing objects.
+    is missing. Web pages are not kept, because some servers send a page instead of status 404 for a
+    missing object.
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:

@@ -37,7 +37,8 @@ class _Request(NamedTuple):
     """The hosts and the size limit of a request in progress.
 
     `current_host` differs from `original_host` if the request was redirected to another host.
-    `max_bytes` is the maximum size of a whole object.
+    `max_bytes` limits the responses to requests for a whole object or for all bytes from an offset.
+    The limit for any other range is derived from its length.
     """
 
     original_host: str | None = None

@@ -151,7 +151,7 @@ class LocalStore(Store):
         """Yield a function that reads ranges of an object, given an offset and a length.
 
         The function returns None if the object does not exist. All calls read the same file, even
-        if the object is replaced in the meantime.
+        if the object is replaced between two calls.
         """
         descriptor = self._if_present(system.open_to_read, key)
         if descriptor is None:

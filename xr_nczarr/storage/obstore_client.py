@@ -85,9 +85,9 @@ class ObstoreClient(RemoteClient):
     name
         A URL without secrets, for error messages. If None, it is derived from `store`.
     substitute
-        For a web server, a function that returns an fsspec client for the same objects. That client
-        lists folders. It also repeats the first request whose response obstore rejects, and makes
-        all later requests. For any other store, None.
+        For a web server, a function that returns an fsspec client for the same objects. For any
+        other store, None. The fsspec client lists folders. If obstore rejects a response, the
+        request is repeated with the fsspec client, which is then used for all further requests.
     """
 
     pooled = True

@@ -58,7 +58,7 @@ def is_missing(error: Exception, statuses: Collection[int]) -> bool:
         return False
     status = _status(text)
     if isinstance(error, FileNotFoundError):
-        return (status or 404) in statuses  # obstore raises FileNotFoundError for 405, too
+        return (status or 404) in statuses  # obstore also raises FileNotFoundError for 405
     if isinstance(error, PermissionDeniedError):
         return 403 in statuses
     return status in statuses

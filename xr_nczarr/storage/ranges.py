@@ -61,7 +61,7 @@ class MergedRange(NamedTuple):
 
 
 def check_range(item: ByteRange, store: str) -> None:
-    """Raise StorageError if a range is invalid regardless of the size of its object.
+    """Raise StorageError if a range would be invalid for an object of any size.
 
     `store` is the name of the store, for the error message.
     """

@@ -89,11 +89,11 @@ class RemoteStore(Store):
         return RemoteStore(self.connection, self.expected._replace(probing=True, small=True))
 
     def of_small_objects(self) -> RemoteStore:
-        """Return a variant for reading many small objects; see `Store.of_small_objects`."""
+        """Return a variant of this store for small objects; see `Store.of_small_objects`."""
         return RemoteStore(self.connection, self.expected._replace(small=True))
 
     def without_read_ahead(self) -> RemoteStore:
-        """Return a variant for reading in many threads; see `Store.without_read_ahead`."""
+        """Return a variant of this store for reading in threads; see `Store.without_read_ahead`."""
         return RemoteStore(self.connection, self.expected._replace(read_ahead=False))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:

@@ -255,7 +255,7 @@ class Store(ABC):
 
         The function returns None if the object does not exist. If the store can tell versions of
         the object apart, all calls read the same version, even if another writer replaces the
-        object in the meantime.
+        object between two calls.
 
         Raises
         ------

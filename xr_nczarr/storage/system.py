@@ -199,7 +199,7 @@ def _retry_while_open(operation: Callable[..., _T], *arguments: Any) -> _T:
     Raises
     ------
     PermissionError
-        If the last attempt fails, too.
+        If all attempts fail.
     """
     for wait in _WAITS:
         with suppress(PermissionError):
@@ -238,8 +238,8 @@ def start_sync(descriptor: int, size: int) -> None:
 def sync_filesystem(path: str) -> None:
     """Flush the file system containing the directory `path` to disk.
 
-    Without ``syncfs``, this is a no-op, because each file has already been flushed (see
-    `syncs_each`). On macOS, however, it flushes the drive's own cache.
+    On a system without ``syncfs``, each file has already been flushed (see `syncs_each`). There,
+    this function does nothing, except on macOS, where it flushes the drive's own cache.
     """
     if _syncfs is None and _FULL_SYNC is None:
         return

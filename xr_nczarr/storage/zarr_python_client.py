@@ -86,7 +86,7 @@ class ZarrPythonClient(RemoteClient):
         self.shared = not (in_memory or ("icechunk" in packages and not store.read_only))
         self.token = uuid.uuid4().hex
         self.transactional = "icechunk" in packages
-        # False for icechunk and VirtualiZarr. The zarr engine, too, ignores consolidated=True then.
+        # False for icechunk and VirtualiZarr. The zarr engine also ignores consolidated=True then.
         self.supports_consolidated = bool(
             getattr(store, "supports_consolidated_metadata", True)  # added after zarr-python 3.0
         )

@@ -58,10 +58,10 @@ def verify(
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
     chunk is an error in a coordinate variable, and a warning in any other variable.
 
-    There is one exception: if missing chunks leave exactly one value of a coordinate unstored, they
-    cause only a warning. Writers omit chunks that contain only the fill value, and usually at most
-    one value of a coordinate equals it. The exception does not apply if the fill value marks
-    missing data, because coordinates must not contain missing data.
+    There is one exception: if the missing chunks of a coordinate cover only one value, they cause
+    only a warning. Writers omit chunks that contain only the fill value. Because the values of a
+    coordinate are usually unique, at most one of them equals the fill value. The exception does not
+    apply if the fill value marks missing data, because coordinates must not contain missing data.
 
     Parameters
     ----------

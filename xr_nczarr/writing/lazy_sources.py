@@ -369,7 +369,7 @@ def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
 
 
 def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Merge adjacent chunks, along the last axis first, while the result fits in a block."""
+    """Merge adjacent chunks, starting with the last axis, as long as the result fits in a block."""
     size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):

@@ -198,7 +198,7 @@ class _Planner:
     def _check_absent(self, path: str) -> None:
         """Check that creating a group and its missing parents would not replace an existing group.
 
-        If the node at the path or one of its parents is unreadable, raise the error of that node.
+        If the node at the path or one of its parents is unreadable, raise that node's error.
         """
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:
@@ -407,7 +407,7 @@ class _Planner:
             chunks = zarr.chunk_keys(group).prefix
             below = {zarr.listing_prefix(group), chunks[: chunks.rindex("/") + 1]}
             # The documents are removed before the chunks. Otherwise, a reader that opens the group
-            # in the meantime would read fill values.
+            # during the removal would read fill values.
             removed = [key for path in sorted(self.replaced) for key in zarr.node_keys(path)]
             plan.first = WritePlan(zarr, removed=[*removed, *sorted(below)])
             if hierarchy.consolidated:

@@ -382,7 +382,7 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
         if store.create(WRITER_LOCK, lock):
             break
         (held,) = store.fetch([WRITER_LOCK])
-        if held is None:  # released in the meantime, so another writer may take it now
+        if held is None:  # released since the last try, so another writer may take it now
             continue
         if not force and not bytes(held).startswith(mark):
             raise _lock_error(store)

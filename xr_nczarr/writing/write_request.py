@@ -113,7 +113,8 @@ def normalize(
         If an encoding has unknown keys.
     ValueError
         If `encoding` or `unlimited` names a group that is not in `obj`, or if `unlimited` names a
-        dimension that is not in `obj` or, if it is a mapping, in the group.
+        dimension that does not exist. If `unlimited` is a mapping from groups to dimensions, each
+        dimension must exist in its group. Otherwise, it can exist in any group of `obj`.
     UnsupportedError
         If a variable has a pandas extension type.
     """
