@@ -47,8 +47,8 @@ WRONG = {
     ),
     "copy of a text file": (
         "copy text.txt out",
-        "If another xarray engine can read the file, open it with that engine, or convert it with "
-        "nczarr copy and the option engine",
+        "If another xarray engine can read the file, open it with that engine, or convert it using "
+        'the "engine" option of nczarr copy',
     ),
     "copy onto a text file": (
         "copy s text.txt",

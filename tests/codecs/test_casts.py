@@ -525,7 +525,9 @@ def test_casts_are_rejected_in_v2(tmp_path):
 
 @pytest.mark.parametrize("fill", [-1.0, 0.26, np.nan, 1e9], ids=str)
 def test_fill_value_changed_by_cast_is_rejected(tmp_path, fill):
-    with pytest.raises(ConflictError, match=r"cannot store the fill value.*fill_value in encoding"):
+    with pytest.raises(
+        ConflictError, match=r"cannot store the fill value.*fill_value in the encoding"
+    ):
         write(
             tmp_path,
             [0.5],

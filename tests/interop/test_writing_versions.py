@@ -334,7 +334,7 @@ def test_shards_are_preserved_when_rewriting_opened_dataset(path, tmp_path):
 @pytest.mark.parametrize(
     ("codecs", "named"),
     [
-        ({"serializer": ShardingCodec(chunk_shape=(1, 3))}, "In encoding, set shards"),
+        ({"serializer": ShardingCodec(chunk_shape=(1, 3))}, 'In the encoding, set "shards"'),
         (
             {"filters": [TransposeCodec(order=(0, 2, 1))]},
             "transpose codec is not a permutation of the axes",

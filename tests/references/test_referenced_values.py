@@ -313,7 +313,7 @@ def test_chunks_with_wrong_number_of_indices_are_not_read_as_missing(shape, key)
     """kerchunk 0.2.10 stores two-dimensional arrays of small GRIB files as chunk 0."""
     document = metadata(shape=shape, chunks=shape) | {key: "a" * 4 * max(1, np.prod(shape))}
     document["t/.zattrs"] = json.dumps({"_ARRAY_DIMENSIONS": ["x", "y"][: len(shape)]})
-    with pytest.raises(ReferenceSetError, match=r"t/.*: the chunk key contains \d indices"):
+    with pytest.raises(ReferenceSetError, match=r"t/.*: all chunk keys .* wrong number of indices"):
         read(document)
 
 

@@ -444,7 +444,8 @@ def test_region_auto_is_rejected_if_stored_coordinate_has_duplicates(tmp_path):
     to_nczarr(days, tmp_path / "s")
     with pytest.raises(ConflictError, match="contains the value 10 more than once") as error:
         to_nczarr(days[{"time": [0]}], tmp_path / "s", region="auto")
-    assert error.value.remedy == "Pass slices of integer positions as region"
+    remedy = "Pass integer positions instead, such as region={'time': slice(0, 10)}"
+    assert error.value.remedy == remedy
 
 
 @pytest.mark.parametrize(

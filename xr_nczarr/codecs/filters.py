@@ -150,7 +150,9 @@ def build_sized(request: StepRequest) -> Step:
     """Build the `Step` for a codec whose encoded size depends only on the size of its input."""
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
-        raise MetadataError(f"codec {name} requires an array of booleans ({flow.chunk})")
+        raise MetadataError(
+            f"the input of codec {name} has dtype {quote(flow.dtype)}; expected bool ({flow.chunk})"
+        )
     codec = request.construct(numcodecs.registry.codec_registry.get(name, _Crc32c))
     size = None if flow.size is None else _encoded_size(name, flow.size)
     decoded, encoded = (

@@ -165,8 +165,8 @@ def check_fill(node: ArrayNode) -> None:
 def _changes_fill(fill: Any, spec: CodecSpec, reason: str) -> ConflictError:
     return ConflictError(
         f"codec {spec.name} cannot store the fill value {fill[0]}: {reason}",
-        remedy="Pass a different fill_value in encoding, or map the value with the codec parameter "
-        '"scalar_map"',
+        remedy="Pass a different fill_value in the encoding, or map the value with the codec "
+        'parameter "scalar_map"',
     )
 
 

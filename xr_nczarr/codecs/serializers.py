@@ -94,7 +94,8 @@ def build_vlen(request: StepRequest) -> Step:
     flow, max_bytes = request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
         raise MetadataError(
-            f"codec {request.spec.name} requires variable-length items ({flow.chunk})"
+            f"the input of codec {request.spec.name} has fixed-size items; expected "
+            f"variable-length items ({flow.chunk})"
         )
     codec = request.construct()
     dtype = getattr(codec, "dtype", UINT8)

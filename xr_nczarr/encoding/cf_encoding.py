@@ -60,8 +60,8 @@ from xr_nczarr.netcdf.fixed_width import measured_width
 # The encoding keys that determine the stored values, as opposed to the chunks and codecs.
 _VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
 _UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
-_INTEGER_TIMES = "Pass a _FillValue or the dtype float64 in encoding"
-_OTHER_FILL = "Pass another _FillValue or dtype in encoding, or call drop_encoding()"
+_INTEGER_TIMES = "Pass a _FillValue or the dtype float64 in the encoding"
+_OTHER_FILL = "Pass another _FillValue or dtype in the encoding, or call drop_encoding()"
 # For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {
     "b": "biufc",
@@ -299,7 +299,7 @@ def _encode_new_times(
         elif fill_value_of(encoding) is not None:
             remedy = _OTHER_FILL
         else:
-            remedy = "Pass dtype float64 in encoding"
+            remedy = "Pass the dtype float64 in the encoding"
         raise misfit(f"the time {time}", encoding, dtype, remedy, name)
     return _as_type(np.asarray(encoded.data), dtype)
 

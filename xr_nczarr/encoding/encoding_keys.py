@@ -199,7 +199,10 @@ def _configuration(codec: Any) -> dict[str, Any]:
         )
     name = codec["name"].removeprefix("numcodecs.")
     if name == "sharding_indexed":
-        remedy = "In encoding, set shards to the shard shape, and chunks to the inner chunk shape"
+        remedy = (
+            'In the encoding, set "shards" to the shard shape, and "chunks" to the shape of the '
+            "inner chunks"
+        )
         raise UnsupportedError(
             "ShardingCodec is not supported in a variable's encoding", remedy=remedy
         )

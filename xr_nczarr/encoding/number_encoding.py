@@ -18,7 +18,7 @@ SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
 """The keys of an encoding that error messages show."""
 
 _WIDER_DTYPE = (
-    "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in encoding. Call "
+    "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in the encoding. Call "
     "drop_encoding() to discard the encoding inherited from the source"
 )
 _MIN_REDUCED_SIZE = 4096
@@ -109,7 +109,7 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
                 f"the value {data[masked][0]}, which would be stored as the missing value {mark},",
                 encoding,
                 stored.dtype,
-                "Choose another _FillValue, scale_factor or add_offset in encoding, or call "
+                "Choose another _FillValue, scale_factor or add_offset in the encoding, or call "
                 "drop_encoding() to discard the encoding inherited from the source",
                 name,
             )

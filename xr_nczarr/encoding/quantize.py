@@ -99,7 +99,7 @@ def _quantized(
     lost = ~kept & (~np.isfinite(rounded) | np.isin(rounded, marks))
     if lost.any():
         problem = f"the value {values[lost][0]}, which would be rounded to {rounded[lost][0]},"
-        remedy = "Keep more digits, or choose a wider dtype or another _FillValue in encoding"
+        remedy = "Keep more digits, or choose a wider dtype or another _FillValue in the encoding"
         raise misfit(problem, {}, dtype, remedy, name)
     return rounded
 

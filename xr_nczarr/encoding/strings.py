@@ -208,7 +208,7 @@ def _as_texts(values: Any) -> list[Any]:
     except UnicodeDecodeError as error:
         raise ConflictError(
             f"the bytes are not valid UTF-8 ({error.reason})",
-            remedy="Pass a bytes dtype in encoding, such as 'S8'. If the variable is already "
+            remedy="Pass a bytes dtype in the encoding, such as 'S8'. If the variable is already "
             "stored, write it to a new store",
         ) from error
 

@@ -75,7 +75,7 @@ def refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
     if unit.lower() in _CALENDAR_UNITS:
         raise ConflictError(
             f"times cannot be encoded in units of {unit}",
-            remedy='Pass different units in encoding, such as "days since 2000-01-01"',
+            remedy='Pass different units in the encoding, such as "days since 2000-01-01"',
             variable=name,
         )
 

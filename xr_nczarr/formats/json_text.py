@@ -137,8 +137,8 @@ def _unique(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 _UNIQUE = json.JSONDecoder(object_pairs_hook=_unique, strict=False)
 _PLAIN = json.JSONDecoder(strict=False)
 _REMAINS_REMEDY = (
-    "If netCDF-C has changed the store, truncate the file at this position: netCDF-C leaves the "
-    "end of a document that it replaces with a shorter one"
+    "If netCDF-C has changed the store, truncate the file at this position. When netCDF-C replaces "
+    "a document with a shorter one, it does not remove the end of the longer document"
 )
 
 

@@ -87,10 +87,10 @@ class ReferenceSet(PickledByFields):
         rank = key.count(".", len(prefix)) + 1
         if rank not in ranks:
             raise ReferenceSetError(
-                f"the chunk key contains {rank} indices, but all keys in the set that begin with "
-                f"{quote(repr(prefix))} contain {min(ranks)}",
-                remedy="Recreate the reference set. If it was created from GRIB files, pass a "
-                "smaller inline_threshold to kerchunk",
+                f"all chunk keys that begin with {quote(repr(prefix))} have the wrong "
+                f"number of indices: {min(ranks)} instead of {rank}",
+                remedy="Recreate the reference set. If kerchunk created it from GRIB files, pass a "
+                "smaller inline_threshold, because kerchunk uses such keys for inlined arrays",
                 key=key,
             )
 

@@ -151,8 +151,8 @@ def concurrent_creation_error(store: str) -> ExistsError:
     """Return the error to raise if another writer creates the store during a write."""
     return ExistsError(
         "another writer created the store at the same time",
-        remedy="Check the new store. To replace it, pass mode='w' to to_nczarr, or "
-        "overwrite=True to copy",
+        remedy="Check the new store. To replace it, pass mode='w' to to_nczarr, or pass "
+        "overwrite=True to xr_nczarr.copy (nczarr copy)",
         store=store,
     )
 

@@ -242,7 +242,7 @@ def _not_a_store(path: str, must_exist: bool) -> UnsupportedError:
     else:
         remedy = (
             "If another xarray engine can read the file, open it with that engine, or convert "
-            "it with xr_nczarr.copy (nczarr copy) and the option engine"
+            'it using the "engine" option of xr_nczarr.copy (nczarr copy)'
         )
     return UnsupportedError(
         f"the path is {file_kind}; expected a directory, a zip file or a reference set",

@@ -146,8 +146,8 @@ class RemoteStore(Store):
                 raise StorageError(
                     f"the server returned {len(response.data)} bytes; expected {request.length} "
                     f"at offset {request.start}",
-                    remedy="If the object was changed in the meantime, read it again. Otherwise, "
-                    "copy it to a server that supports range requests",
+                    remedy="If the object was changed while it was being read, read it again. "
+                    "Otherwise, copy it to a server that supports range requests",
                     store=self.name,
                     key=request.key,
                 )

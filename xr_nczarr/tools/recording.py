@@ -263,7 +263,7 @@ class _RecordingStore(Store):
 
     def list_names(self, prefix: str) -> Listing:
         raise UnsupportedError(
-            "objects cannot be listed while explain is recording reads from the store",
+            "objects cannot be listed while xr_nczarr.explain (nczarr explain) records reads",
             store=self.name,
             key=prefix,
         )

@@ -120,9 +120,9 @@ def verify(
     total = sum(len(array.numbers) for array in arrays)
     if reason and total > MAX_LOOKUPS:
         raise UnsupportedError(
-            f"all {total:,} chunks would be read, because the existing chunks cannot be determined "
+            f"all {total:,} chunks would be read, because it is not known which chunks exist "
             f"({reason})",
-            remedy="Pass sample to read only some of the chunks",
+            remedy="Pass sample=100, for example, to read at most 100 chunks of each array",
             store=opened.store.name,
         )
     with Progress(progress, total, " chunks") as bar:

@@ -115,9 +115,9 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
     if not index.is_unique:
         repeated = index[index.duplicated()][0]
         raise ConflictError(
-            f"coordinate {dim} contains the value {repeated} more than once, so region='auto' "
-            "cannot determine positions",
-            remedy="Pass slices of integer positions as region",
+            f"coordinate {dim} contains the value {repeated} more than once, so region='auto' is "
+            "ambiguous",
+            remedy=f"Pass integer positions instead, such as region={{{dim!r}: slice(0, 10)}}",
         )
     positions = index.get_indexer(dataset[dim].values)
     if not positions.size:
@@ -171,8 +171,8 @@ def slices_to_write(
         raise ConflictError(
             f"variable {name!r} already exists with different dimension sizes: "
             f"{sizes} != {new_sizes}. Unable to update size for existing dimension {changed!r}",
-            remedy="Match the stored sizes, pass append_dim to extend the dimension, or pass "
-            "region to overwrite part of the variable",
+            remedy="Match the stored sizes, pass append_dim= to extend the dimension, or pass "
+            "region= to overwrite part of the variable",
         )
     return pieces
 
