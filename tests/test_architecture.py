@@ -232,7 +232,7 @@ def test_only_one_storage_module_depends_on_operating_system():
     assert result == {"storage/system.py", *others}
 
 
-def test_no_file_of_package_exceeds_500_lines():
+def test_no_package_file_exceeds_500_lines():
     assert not [str(path) for path in FILES if len(path.read_text().splitlines()) > 500]
 
 

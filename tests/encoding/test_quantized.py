@@ -116,7 +116,7 @@ def test_numbers_quantized_to_infinity_or_fill_value_are_rejected(value, rounded
         to_nczarr(dataset, {}, encoding={"v": options})
 
 
-def test_quantization_leaves_numbers_too_large_for_decimal_places_unchanged():
+def test_numbers_too_large_to_have_decimal_places_are_not_quantized():
     data = np.array([3.4e38, -3.4e38], "f4")
     store = {}
     encoding = {"v": {"least_significant_digit": 2}}

@@ -196,7 +196,7 @@ def test_fill_value_of_variable_length_bytes_is_stored_as_base64(path, key, zarr
 
 
 @pytest.mark.parametrize(("dialect", "dtype"), [("nczarr", "S1"), ("zarr", object)])
-def test_copy_of_empty_array_of_bytes_stores_bytes(dialect, dtype):
+def test_copy_of_empty_bytes_array_keeps_bytes_dtype(dialect, dtype):
     source, target = {}, {}
     dataset = xr.Dataset({"v": ("x", np.array([b"a"], object))})
     encoding = {"v": {"filters": [numcodecs.VLenBytes()]}}

@@ -132,7 +132,7 @@ def test_error_for_invalid_encoding_names_store_variable_and_remedy(path, variab
     assert not os.path.exists(path)
 
 
-def test_error_for_conflicting_attribute_contains_complete_advice_of_xarray(path):
+def test_error_for_conflicting_attribute_contains_complete_advice_from_xarray(path):
     time = xr.Variable("x", np.array(["2000-01-02"], "M8[ns]"), {"units": "K"})
     with pytest.raises(ConflictError, match=r"remove this key from the variable's attributes"):
         to_nczarr(xr.Dataset({"time": time}), path)

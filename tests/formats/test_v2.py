@@ -196,9 +196,7 @@ WRITTEN = [
 
 @pytest.mark.parametrize(("dtype", "fill"), WRITTEN, ids=str)
 @pytest.mark.parametrize(("order", "separator", "shape"), [("C", ".", (4,)), ("F", "/", (4, 3))])
-def test_zarr_python_arrays_parse_and_render_unchanged(
-    tmp_path, dtype, fill, order, separator, shape
-):
+def test_zarr_python_array_metadata_round_trips(tmp_path, dtype, fill, order, separator, shape):
     written = zarr.create_array(
         tmp_path / "v",
         shape=shape,
@@ -349,7 +347,7 @@ def test_null_or_missing_fill_value_is_undefined():
     assert (node.fill_value, node.codecs, node.chunk_keys.separator) == (None, (), ".")
 
 
-def test_fill_values_of_netcdf_c_characters_render_as_strings():
+def test_fill_values_of_netcdf_c_characters_are_rendered_as_strings():
     assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name=">S1") == "X"
     assert render_v2_fill_value(np.bytes_(b"X"), np.dtype("S1"), type_name="|S1") == "WA=="
     assert render_v2_fill_value(np.bytes_(b"\xff"), np.dtype("S1"), type_name=">S1") == "/w=="
@@ -522,7 +520,7 @@ def test_rendering_node_not_representable_in_v2_raises_unsupported_error(changes
         v2.render_node(ArrayNode(**(members | changes)))
 
 
-def test_new_array_renders_to_same_json_as_netcdf_c_plus_dimension_separator():
+def test_new_array_is_rendered_as_in_netcdf_c_with_added_dimension_separator():
     node = ArrayNode(
         path="/v",
         shape=(3,),

@@ -414,7 +414,7 @@ def test_fill_values_of_wrong_type_or_range_are_rejected(dtype, value):
     assert caught.value.place.startswith("fill_value")
 
 
-def test_undefined_fill_value_renders_as_zero():
+def test_undefined_fill_value_is_rendered_as_zero():
     node = parse({**EXAMPLE, "fill_value": None})
     assert node.fill_value is None
     assert rendered(node)["fill_value"] == 0.0

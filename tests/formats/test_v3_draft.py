@@ -310,7 +310,7 @@ def test_byte_order_comes_from_codec_or_typestr(data_type, codecs, dtype):
     assert (again.dtype, again.codecs) == (node.dtype, node.codecs)
 
 
-def test_big_endian_values_render_with_endian_codec():
+def test_big_endian_data_type_is_rendered_as_endian_codec():
     node = replace(parse(ARRAY), dtype=np.dtype(">f8"), type_name="")
     members = rendered(node)
     assert (members["data_type"], members["codecs"]) == ("float64", [BIG, GZIP])

@@ -173,7 +173,7 @@ def rendered(module, node):
 
 @given(array_documents())
 @settings(deadline=None)
-def test_parsed_arrays_render_to_original_documents(pair):
+def test_parsed_arrays_are_rendered_to_original_documents(pair):
     path, held = pair
     node = parsed(v2, path, held)
     assert isinstance(node, ArrayNode), node.error
@@ -187,7 +187,7 @@ def spelled_documents(documents):
 
 
 @given(PATHS, OBJECTS, st.dictionaries(NAMES, JSON))
-def test_parsed_groups_render_to_original_documents(path, attributes, members):
+def test_parsed_groups_are_rendered_to_original_documents(path, attributes, members):
     prefix = key_prefix(path)
     held = {f"{prefix}.zgroup": {"zarr_format": 2} | members, f"{prefix}.zattrs": attributes}
     node = parsed(v2, path, held)
@@ -197,7 +197,7 @@ def test_parsed_groups_render_to_original_documents(path, attributes, members):
 
 @given(array_documents(), st.sampled_from([None, "zlib", "blosc"]), st.integers(0, 9))
 @settings(deadline=None)
-def test_parsed_v1_arrays_render_to_original_documents(pair, name, level):
+def test_parsed_v1_arrays_are_rendered_to_original_documents(pair, name, level):
     path, held = pair
     members, attributes = held.values()
     for member in ("compressor", "filters", "dimension_separator"):

@@ -595,7 +595,7 @@ class TestOptions:
             {"remote_options": {**HEADERS, "asynchronous": True}},
         ],
     )
-    def test_protocol_options_apply_to_all_referenced_files_of_protocol(self, served, options):
+    def test_protocol_options_apply_to_files_referenced_through_protocol(self, served, options):
         assert read(version0(f"{served.url}/data.bin"), **options) == VALUES.tolist()
         assert set(self.secrets(served, "/data.bin")) == {"secret"}
 

@@ -99,7 +99,7 @@ def open_folder(path):
 # Regression D43
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("writer", LIBRARIES)
-def test_parquet_libraries_read_references_of_each_other(tmp_path, monkeypatch, writer, reader):
+def test_parquet_libraries_read_references_from_each_other(tmp_path, monkeypatch, writer, reader):
     expected = write(tmp_path, writer)
     hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)

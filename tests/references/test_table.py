@@ -92,7 +92,7 @@ def test_scanning_document_yields_same_references_as_parsing(name, layout):
         assert dict(parse_references(text.encode()).items()) == one_by_one(refs)
 
 
-def test_references_in_dictionary_are_scanned_into_columns(monkeypatch):
+def test_references_in_dictionary_are_stored_in_columns(monkeypatch):
     refs = {
         key: (value[0], np.int64(value[1]), value[2]) if isinstance(value, list) else value
         for key, value in regular().items()
@@ -128,7 +128,7 @@ def test_parsing_uses_less_than_30_megabytes_per_million_references():
     assert most < 25 * count + (5 << 20)  # plus one block of numbers
 
 
-def test_references_of_scanned_arrays_are_stored_in_columns():
+def test_references_to_chunks_are_stored_in_columns_of_one_table_per_array():
     references = parse_references(json.dumps(SETS["two arrays"]))
     assert sorted(references.entries) == ["g/u/.zarray", "t/.zarray"]
     assert [len(table.urls) for table in references.tables.values()] == [7, 7]
@@ -239,7 +239,7 @@ def test_keys_with_too_many_numbers_are_looked_up_as_ordinary_keys(key):
     ]
 
 
-def test_templates_in_urls_of_scanned_references_are_rendered():
+def test_templates_in_urls_stored_in_columns_are_rendered():
     refs = {f"t/{i}": ["{{u}}/" + f"{i // 100}.nc", i, 1] for i in range(3000)}
     document = {"version": 1, "templates": {"u": "host"}, "refs": refs}
     for form in (document, json.dumps(document)):
@@ -258,7 +258,7 @@ def test_pickled_subset_contains_only_its_columns():
     assert dict(pickle.loads(travelled).items()) == dict(part.items())
 
 
-def test_names_method_omits_chunks_of_scanned_arrays():
+def test_names_method_omits_chunks_stored_in_tables():
     references = parse_references(SETS["two arrays"])
     assert references.names() == ([], ["g", "t"])
     assert references.names("t/") == ([".zarray"], [])

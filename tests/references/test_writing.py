@@ -571,7 +571,7 @@ def test_name_of_document_determines_its_compression(tmp_path, name):
     ],
     ids=["geojson", "package", "logging", "group", "consolidated"],
 )
-def test_json_document_that_is_no_reference_set_is_not_replaced(tmp_path, document):
+def test_json_document_that_is_not_reference_set_is_not_replaced(tmp_path, document):
     regular(tmp_path / "store")
     text = json.dumps(document).encode()
     for name, content in {
@@ -595,7 +595,7 @@ def test_json_document_that_is_no_reference_set_is_not_replaced(tmp_path, docume
     ],
     ids=["empty", "version 0", "zarr 3", "version 1"],
 )
-def test_reference_document_of_other_program_is_replaced(tmp_path, document):
+def test_reference_document_written_by_another_program_is_replaced(tmp_path, document):
     dataset = regular(tmp_path / "store")
     (tmp_path / "set.json").write_text(json.dumps(document))
     write(tmp_path / "store", tmp_path / "set.json")

@@ -112,7 +112,7 @@ def test_dict_written_by_zarr_python_is_read_and_changed(zarr_format: Literal[2,
             assert opened.t.sum() == 2 * dataset().t.sum(), engine
 
 
-def test_local_stores_of_other_packages_are_opened_as_local_store(tmp_path: Path) -> None:
+def test_local_store_objects_from_other_packages_are_opened_as_local_store(tmp_path: Path) -> None:
     for target in (make("zarr local", tmp_path), make("obstore local", tmp_path)):
         store = resolve(target, must_exist=False).store
         assert type(store).__name__ == "LocalStore"

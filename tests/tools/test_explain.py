@@ -181,7 +181,7 @@ def test_explain_finds_references_of_every_variable(tmp_path):
     assert [item.absent for item in dataset.nczarr.explain().readings] == [0, 0]
 
 
-def test_explain_distinguishes_mappings_with_same_name():
+def test_explain_distinguishes_mapping_stores_with_same_display_name():
     full, empty = stored(), stored()
     stores = dict(full.mapping), {k: v for k, v in empty.mapping.items() if "v/0" not in k}
     first, second = (xr.open_dataset(store, engine="nczarr")["v"] for store in stores)

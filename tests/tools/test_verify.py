@@ -135,7 +135,7 @@ def test_verify_accepts_missing_chunk_of_single_value_coordinate(
     assert [item.place for item in report.findings] == ["/member"]
 
 
-def test_verify_lists_only_first_of_many_missing_chunks(tmp_path: Path) -> None:
+def test_verify_truncates_long_list_of_missing_chunks(tmp_path: Path) -> None:
     dataset = xr.Dataset({"v": (("y", "x"), np.zeros((100, 100)))})
     encoding = {"v": {"chunks": (1, 1), "write_empty_chunks": True}}
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding)
@@ -683,7 +683,7 @@ NAMED_BADLY = {
 
 
 @pytest.mark.parametrize("kind", NAMED_BADLY)
-def test_verify_reports_names_with_which_netcdf_c_cannot_open_store(
+def test_verify_reports_names_that_prevent_netcdf_c_from_opening_store(
     tmp_path: Path, kind: str
 ) -> None:
     store = tmp_path / "store"
