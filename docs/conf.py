@@ -106,6 +106,6 @@ def is_reachable(record: logging.LogRecord) -> bool:
 
 
 def setup(app: Any) -> None:
-    """Register the directive, and ignore the warnings of a build without a network."""
+    """Register the directive, and ignore the warnings in a build without network access."""
     app.add_directive("nczarr-help", CommandHelp)
     logging.getLogger("sphinx.sphinx.ext.intersphinx").addFilter(is_reachable)

@@ -213,7 +213,7 @@ class _Disk:
             fcntl.flock(self.turns, fcntl.LOCK_UN)
 
     def check_closed(self, path: str) -> None:
-        """Raise the error of Windows for an open file, or for a directory with an open file."""
+        """Raise the error that Windows raises for an open file, or a folder with an open file."""
         for process in _listdir(self.processes):
             try:
                 numbers = _listdir(f"/proc/{process}/fd")

@@ -70,7 +70,7 @@ def as_recorded(values):
     return base64.b64encode(values.astype(values.dtype.newbyteorder("<")).tobytes()).decode()
 
 
-# Stores of other programs -------------------------------------------------------------------
+# Stores from other programs -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RECORDED)

@@ -49,7 +49,7 @@ def judge(target: Callable[[bytes], None], data: bytes) -> bool:
             if not (error.key or error.place or error.store or error.variable):
                 raise Broken(f"an error without a place: {text}") from error
             if "\n" in text or not text.isprintable():
-                raise Broken(f"a message of several lines: {text!r}") from error
+                raise Broken(f"a message with several lines: {text!r}") from error
             return False
         except Broken:
             raise

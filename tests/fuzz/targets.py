@@ -59,7 +59,7 @@ class Objects(dict[str, bytes]):
 def read_ends(target: Any, **options: Any) -> None:
     """Open a store, and read the first and the last value of each of its variables.
 
-    The error of one variable must not prevent reading the others.
+    An error in one variable must not prevent reading the others.
     """
     error = None
     with warnings.catch_warnings():

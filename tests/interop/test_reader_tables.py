@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.readers import PAGE, READERS, Stores, matrix, section, sections, write_all
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the readers
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings from the readers
 
 
 @pytest.fixture(scope="module")

@@ -635,7 +635,7 @@ def test_untrusted_targets_are_always_read_with_fsspec(http_server: HttpServer) 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("target", ["a URL", "a store of obstore"])
+@pytest.mark.parametrize("target", ["a URL", "an obstore store"])
 def test_forked_process_does_not_wait_for_parent_threads(
     http_server: HttpServer, target: str
 ) -> None:
@@ -646,7 +646,7 @@ import obstore.store
 from tests.reading import open_store
 from xr_nczarr.errors import StorageError
 target = {http_server.url!r}
-if {target!r} == "a store of obstore":
+if {target!r} == "an obstore store":
     target = obstore.store.HTTPStore(target, client_options={{"allow_http": True}})
 options = {{"client": "obstore"}} if isinstance(target, str) else {{}}
 store = open_store(target, storage_options=options)
@@ -678,7 +678,7 @@ def test_threads_in_forked_process_do_not_reuse_parent_client(
 
     def connect_slowly() -> RemoteClient:
         environment.setattr(connection, "_connect", connect)
-        assert connection.client() is not inherited  # as another thread would call it meanwhile
+        assert connection.client() is not inherited  # as another thread would, at the same time
         return connect()
 
     environment.setattr(connection, "_connect", connect_slowly)

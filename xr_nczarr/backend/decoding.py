@@ -186,7 +186,7 @@ def decode_variables(
 def for_empty_times(
     variables: Mapping[Any, Variable], decoding: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return decoding options with which xarray can decode empty time variables.
+    """Return decoding options that let xarray decode empty time variables.
 
     By default, xarray fails to decode an empty array in a calendar that NumPy does not support,
     because it looks for the earliest time. With ``use_cftime=True``, it does not.
@@ -358,7 +358,7 @@ def require_chunks(array: LazyArray) -> LazyArray:
 
 
 def normalize_packing(attributes: dict[Any, Any]) -> None:
-    """Replace packing attributes with which xarray would decode values to a wrong dtype, in place.
+    """Replace, in place, packing attributes that make xarray decode values to the wrong dtype.
 
     An array or a list of one number becomes the number, because xarray can decode values with a
     list to objects.

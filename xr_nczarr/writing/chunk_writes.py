@@ -405,7 +405,7 @@ class Uploads(InFlight):
         if "distributed" in sys.modules:
             from distributed import get_client
 
-            with suppress(Exception):  # the error of the write is more important
+            with suppress(Exception):  # the write's own error is more important
                 client = get_client()
                 if client.status == "running":
                     client.run(Uploads._end_copy, self._token, on_error="ignore")
