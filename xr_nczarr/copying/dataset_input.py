@@ -13,8 +13,9 @@ from xarray.coding.strings import is_unicode_dtype
 from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.encoding.array_nodes import chunk_shape, requested_shapes, shard_specs
 from xr_nczarr.encoding.encoding_keys import codec_specs, requested_codecs
+from xr_nczarr.encoding.names import user_attributes
 from xr_nczarr.encoding.quantize import digit_attribute
-from xr_nczarr.encoding.variables import fill_scalar, user_attributes
+from xr_nczarr.encoding.variables import fill_scalar
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError, unknown
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable

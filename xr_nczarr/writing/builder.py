@@ -15,12 +15,8 @@ import xarray as xr
 
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.array_nodes import make_node
-from xr_nczarr.encoding.variables import (
-    EncodedVariable,
-    encode_variables,
-    stored_name,
-    user_attributes,
-)
+from xr_nczarr.encoding.names import stored_name, user_attributes
+from xr_nczarr.encoding.variables import EncodedVariable, encode_variables
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
 from xr_nczarr.formats import Format
 from xr_nczarr.formats.format import Hierarchy

@@ -14,7 +14,8 @@ from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.cf_encoding import encode_as_stored, has_same_decoding
-from xr_nczarr.encoding.variables import encode_variables, user_attributes
+from xr_nczarr.encoding.names import user_attributes
+from xr_nczarr.encoding.variables import encode_variables
 from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, UnsupportedError
 from xr_nczarr.formats.format import Change
 from xr_nczarr.hierarchy import (
