@@ -259,6 +259,40 @@ def test_missing_times_in_nonstandard_calendars_are_rejected(encoding, in_blocks
     assert read(store).v.dt.calendar == "noleap"
 
 
+# NumPy times were written unchecked, and read as undecoded numbers. A mask on floats was unchecked.
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("dtype", ["i8", "f8"])
+@pytest.mark.parametrize("as_cftime", [False, True])
+def test_time_equal_to_fill_value_in_nonstandard_calendar_is_rejected(as_cftime, dtype, in_blocks):
+    dataset = xr.Dataset(coords={"t": np.array(["2000-02-28", "2000-03-01"], "M8[s]")})
+    if as_cftime:
+        dataset = dataset.convert_calendar("noleap", dim="t")
+    dataset = dataset.reset_index("t").reset_coords()
+    units = {"units": "days since 2000-02-28", "dtype": dtype} if in_blocks else {"dtype": dtype}
+    encoding = {"t": {"calendar": "noleap", "_FillValue": 1, **units}}
+    lazy = in_blocks and not as_cftime
+    with pytest.raises(ConflictError, match=r"the time 2000-03-01.* does not fit the encoding"):
+        to_nczarr(dataset.chunk() if lazy else dataset, {}, encoding=encoding)
+
+
+# These times were rejected because NumPy times cannot be compared with the decoded dates.
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("times", [["2000-02-28", "2000-03-01"], []], ids=["times", "empty"])
+def test_numpy_times_are_stored_as_integers_in_nonstandard_calendar(times, in_blocks):
+    dataset, store = xr.Dataset({"t": ("x", np.array(times, "M8[s]"))}), {}
+    units = {"units": "days since 2000-02-28", "dtype": "i4", "calendar": "noleap"}
+    to_nczarr(dataset.chunk() if in_blocks else dataset, store, encoding={"t": units})
+    decoded = read(store).t
+    assert [time.isoformat() for time in decoded.values] == [f"{time}T00:00:00" for time in times]
+    assert (decoded.encoding["dtype"], decoded.encoding["calendar"]) == (np.dtype("i4"), "noleap")
+
+
+def test_date_that_calendar_lacks_is_rejected_with_its_name():
+    dataset = xr.Dataset({"t": ("x", np.array(["2000-02-28", "2000-02-29"], "M8[s]"))})
+    with pytest.raises(ConflictError, match=r"2000-02-29T00.* calendar noleap.*variable t"):
+        to_nczarr(dataset, {}, encoding={"t": {"calendar": "noleap"}})
+
+
 def test_missing_times_can_be_written_if_encoding_calendar_is_none():
     dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[ns]"))}), {}
     to_nczarr(dataset, store, encoding={"v": {"calendar": None}})

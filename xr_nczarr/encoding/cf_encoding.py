@@ -47,6 +47,7 @@ from xr_nczarr.encoding.strings import (
     without_missing,
 )
 from xr_nczarr.encoding.time_units import (
+    as_dates,
     in_encoded_unit,
     is_time,
     refuse_calendar_units,
@@ -238,9 +239,9 @@ def _check_kind(new: Variable, stored: Variable, name: str) -> None:
 def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Check that an encoding can represent all times of a variable.
 
-    In calendars that NumPy does not support, NaT is rejected. xarray's default encoding needs no
-    other check. Dask arrays are checked block by block when they are computed, so the caller must
-    use the returned variable.
+    In calendars that NumPy does not support, NumPy times become cftime dates. xarray's default
+    encoding needs no check. Dask arrays are checked block by block when they are computed, so the
+    caller must use the returned variable.
     """
     refuse_calendar_units(encoding, name)
     refuse_unknown_calendar(variable, encoding, name)
@@ -249,13 +250,13 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
     calendar = str(encoding.get("calendar") or "standard").lower()
     dtype = np.dtype(encoding.get("dtype", "f8"))
     specified = {"units", "dtype"} <= encoding.keys() and dtype.kind in "iuf"
-    converted = variable.dtype.kind == "M" and calendar not in NUMPY_CALENDARS
-    if converted:
-        data = _without_missing_times(data, variable.dtype, encoding, name)
-    elif lazy and variable.dtype.kind in "mM" and specified:
-        return _encoded_by_block(variable, encoding, name)
+    if variable.dtype.kind == "M" and calendar not in NUMPY_CALENDARS and variable.size:
+        data = as_dates(data, np.dtype(object), {**encoding, "calendar": calendar}, name)
+    if lazy and variable.dtype.kind in "mM" and specified:
+        return _encoded_by_block(variable, data, encoding, name)
+    variable = variable if data is variable.data else variable.copy(data=data)
     widest = dtype.kind == "i" and dtype.itemsize == 8  # the lowest int64 stands for NaT
-    if lazy or converted:
+    if lazy:
         checked = variable.dtype != object and dtype.kind in "iumM"
     else:
         checked = is_time(variable) and any(value is not None for value in encoding.values())
@@ -266,14 +267,22 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
     return cf_encoded(variable, name) if _is_all_nat(variable) else variable
 
 
-def _encoded_by_block(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
+def _encoded_by_block(
+    variable: Variable, times: Any, encoding: Mapping[str, Any], name: str
+) -> Variable:
     """Encode a dask array of times with the units and the dtype in an encoding.
 
     xarray could also encode the blocks, but its errors do not name the variable, and it fails if
     all times in a block are missing.
+
+    Parameters
+    ----------
+    variable
+        A variable of NumPy times, which provides the attributes.
+    times
+        The times of the variable, which may be cftime dates.
     """
-    times = variable.data
-    empty = np.empty((0,) * times.ndim, times.dtype)
+    empty = np.empty((0,) * variable.ndim, variable.dtype)
     encoded = cf_encoded(Variable(variable.dims, empty, variable.attrs, variable.encoding), name)
     data = _encode_new_times(times, encoded.dtype, encoding, name)
     return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
@@ -292,7 +301,7 @@ def _encode_new_times(
     if not same.all():
         masked = dtype.kind == "f"
         time = times[~same][0] if masked else _first_misfit(times, encoding, name, units)
-        if np.isnat(time):
+        if time != time:  # NaT
             remedy = _INTEGER_TIMES
         elif not masked and (finer := _finer_encoding(times, encoding, name)):
             remedy = f"Pass encoding={{{name!r}: {finer}}}"
@@ -302,20 +311,6 @@ def _encode_new_times(
             remedy = "Pass the dtype float64 in the encoding"
         raise misfit(f"the time {time}", encoding, dtype, remedy, name)
     return _as_type(np.asarray(encoded.data), dtype)
-
-
-@blockwise
-def _without_missing_times(
-    times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str
-) -> Any:
-    """Return times unchanged, or raise ConflictError if any of them is NaT.
-
-    xarray would encode NaT as an ordinary time.
-    """
-    if np.isnat(times).any():
-        remedy = "Drop the missing times, or leave out the calendar"
-        raise misfit("the time NaT", encoding, dtype, remedy, name)
-    return times
 
 
 @blockwise
@@ -393,6 +388,12 @@ def _encode_and_compare(
             if missing.any() and (is_packed(encoding) or encoded.dtype.newbyteorder("=") != "i8"):
                 return encoded, ~missing
         stored = encoded.copy(deep=False)
+        numbers = conventions.decode_cf_variable(
+            name, stored, decode_times=False, decode_timedelta=False
+        )
+        masked = (numbers.isnull() & ~variable.isnull()).to_numpy()
+        if masked.any() or not times.size:  # xarray may decode NaN to a date, or fail
+            return encoded, ~masked
         stored.attrs["units"] = units or encoded.attrs["units"]
         coder = CFDatetimeCoder(use_cftime=(times.dtype == object) or None)
         try:
@@ -483,13 +484,16 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
 
 
 def _is_all_nat(variable: Variable) -> bool:
-    """Return whether an in-memory variable contains only NaT and has the standard calendar.
+    """Return whether an in-memory variable contains only NaT, and xarray fails to encode it.
 
-    xarray fails to encode such a variable, because it compares the earliest time with the first
-    Gregorian date. The caller can choose another calendar that NumPy supports, because NaT is
-    stored in the same way in all of them.
+    xarray fails in the standard calendar, because it compares the earliest time with the first
+    Gregorian date. If there are no times at all, it fails in calendars that NumPy does not support.
+    The caller can choose another calendar that NumPy supports, because NaT is stored in the same
+    way in all of them.
     """
-    if variable.dtype.kind != "M" or not variable.size or hasattr(variable.data, "dask"):
+    if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
         return False
+    if not variable.size:
+        return True
     calendar = str(variable.encoding.get("calendar")).lower()
     return calendar in ("standard", "gregorian") and bool(np.isnat(variable.to_numpy()).all())

@@ -7,6 +7,8 @@ from typing import Any, get_args
 
 import numpy as np
 from xarray import Variable
+from xarray.coding.cftime_offsets import get_date_type
+from xarray.coding.times import convert_times
 from xarray.core.types import CFCalendar
 
 from xr_nczarr.encoding.blockwise import blockwise
@@ -64,6 +66,31 @@ def _in_unit(times: Any, dtype: np.dtype[Any], units: Any, name: str) -> Any:
             remedy = "Write a new store with coarser units"
         raise misfit(f"the time {times[~same][0]}", {"units": units}, dtype, remedy, name)
     return converted
+
+
+@blockwise
+def as_dates(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str) -> Any:
+    """Convert NumPy times to cftime dates in the calendar of an encoding.
+
+    xarray would encode NaT as an ordinary time. Its error for a date that the calendar does not
+    have, such as February 29, does not name the variable.
+
+    Raises
+    ------
+    ConflictError
+        If a time is NaT, does not exist in the calendar, or is not a whole number of microseconds.
+    """
+    exact = _in_unit(times, np.dtype("M8[us]"), None, name).ravel()
+    dates = np.full(exact.shape, np.nan, dtype)
+    is_present = ~np.isnat(exact)
+    date_type = get_date_type(encoding["calendar"])
+    dates[is_present] = convert_times(exact[is_present], date_type, raise_on_invalid=False)
+    absent = np.array([date != date for date in dates], bool)
+    if absent.any():
+        time = times.ravel()[absent][0]
+        remedy = "Drop or convert such times, or leave out the calendar"
+        raise misfit(f"the time {time}", {"calendar": encoding["calendar"]}, dtype, remedy, name)
+    return dates.reshape(times.shape)
 
 
 def refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
