@@ -471,3 +471,16 @@ def test_unlimited_dimensions_of_datatree_can_be_in_any_group(unlimited):
     tree = xr.DataTree.from_dict({"/": xr.Dataset({"a": ("x", [1])}), "/g": group})
     to_nczarr(tree, store := {}, unlimited_dims=unlimited)
     assert xr.open_dataset(store, engine="nczarr", group="g").encoding["unlimited_dims"] == {"z"}
+
+
+@pytest.mark.parametrize("unlimited", [{"/c": ["t"]}, {"/c": "t", "/": None}], ids=str)
+@pytest.mark.parametrize("inherits", [True, False], ids=["coordinate", "dimension"])
+def test_unlimited_dimension_of_group_is_unlimited_where_it_is_defined(unlimited, inherits):
+    root = xr.Dataset({"a": ("x", [1])}, coords={"t": [0, 1]} if inherits else None)
+    root["r"] = ("t", [3, 4])
+    root.encoding["unlimited_dims"] = {"x"}
+    tree = xr.DataTree.from_dict({"/": root, "/c": xr.Dataset({"b": ("t", [1, 2])})})
+    to_nczarr(tree, store := {}, unlimited_dims=unlimited)
+    for group, names in (("/", {"t", "x"}), ("c", {"t"})):
+        opened = xr.open_dataset(store, engine="nczarr", group=group)
+        assert opened.encoding["unlimited_dims"] == names

@@ -15,7 +15,7 @@ from xr_nczarr.codecs import crc32
 from xr_nczarr.encoding.blockwise import opened_lazily
 from xr_nczarr.encoding.encoding_keys import check_encoding
 from xr_nczarr.errors import UnsupportedError
-from xr_nczarr.model import child_path, group_path
+from xr_nczarr.model import child_path, group_path, is_within
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.writing.lazy_sources import in_blocks
 from xr_nczarr.writing.write_options import WriteOptions
@@ -126,6 +126,8 @@ def normalize(
                 f"encoding contains groups that are not in the DataTree: {sorted(unknown_paths)}"
             )
         _check_unlimited(obj, unlimited)
+        if isinstance(unlimited, Mapping):
+            unlimited = _with_owners(obj, unlimited)
         parts = [
             (
                 base if node is obj else child_path(base, path),
@@ -172,12 +174,36 @@ def _check_unlimited(tree: DataTree, unlimited: Any) -> None:
     else:
         requested = [(f"group {path}", names, dims[path]) for path, names in unlimited.items()]
     for where, names, known in requested:
-        missing = ({names} if isinstance(names, str) else set(names or ())) - known
+        missing = _names(names) - known
         if missing:
             raise ValueError(
                 f"unlimited_dims contains {sorted(missing)}, but {where} has only the dimensions "
                 f"{sorted(known)}"
             )
+
+
+def _with_owners(tree: DataTree, unlimited: Mapping[str, Any]) -> dict[str, Any]:
+    """Return unlimited dimensions by group, with inherited ones also in the groups that own them.
+
+    A group shares a dimension with all groups above it that have a dimension of the same name. The
+    dimension is created in the topmost of these groups.
+    """
+    requested = dict(unlimited)
+    for node in tree.subtree:
+        for name in _names(unlimited.get(node.path)):
+            owner = next(
+                group
+                for group in tree.subtree
+                if name in group.dims and is_within(node.path, group.path)
+            )
+            own = requested.get(owner.path)
+            declared = owner.encoding.get("unlimited_dims") if own is None else own
+            requested[owner.path] = {name, *_names(declared)}
+    return requested
+
+
+def _names(dimensions: Iterable[str] | str | None) -> set[str]:
+    return {dimensions} if isinstance(dimensions, str) else set(dimensions or ())
 
 
 def _check_types(path: str, dataset: Dataset) -> None:
@@ -218,7 +244,7 @@ def unlimited_dimensions(
         If `required` is true, and a requested name is not a dimension of the dataset.
     """
     declared = dataset.encoding.get("unlimited_dims", ()) if requested is None else requested
-    names = {declared} if isinstance(declared, str) else set(declared)
+    names = _names(declared)
     missing = names - set(map(str, dataset.dims))
     if missing and required:
         where = "dataset.encoding" if requested is None else "unlimited_dims-kwarg"
