@@ -79,6 +79,18 @@ def test_values_that_are_arrays_or_lists_are_rejected(path, item, options):
         to_nczarr(xr.Dataset({"v": ("x", values)}), path, **options)
 
 
+# The error was xarray's AttributeError.
+@pytest.mark.parametrize("value", [1.5, ["lat", "lon"]], ids=["number", "list"])
+@pytest.mark.parametrize("place", ["attrs", "encoding"])
+def test_coordinates_attribute_that_is_not_text_is_rejected(place, value):
+    dataset = xr.Dataset({"v": ("x", [1.0])})
+    to_nczarr(dataset, store := {})
+    getattr(dataset.v, place)["coordinates"] = value
+    for options in ({"append_dim": "x"}, {"mode": "w"}):
+        with pytest.raises(ConflictError, match=r"'coordinates' must be .*\(variable v\)"):
+            to_nczarr(dataset, store, **options)
+
+
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("box", [[0.5, 1.5], np.array([1, 2])], ids=["list", "array"])
 def test_bounds_attribute_that_is_not_text_is_stored(dialect, box):
