@@ -196,3 +196,27 @@ def test_opened_characters_can_be_appended_without_joining_them(tmp_path: Path) 
     to_nczarr(opened, tmp_path / "a", append_dim="t")
     result = xr.open_dataset(tmp_path / "a", engine="nczarr").load()
     assert result.c.values.tolist() == [b"ab", b"c"] * 2
+
+
+VALUES = {
+    "text": ["a", "bc"],
+    "bytes": np.array([b"a", b"bc"]),
+    "integers": np.array([1, 2], "i2"),
+    "floats": [1.5, 2.5],
+    "booleans": [True, False],
+    "dates": DAYS[:2],
+    "durations": HOURS[:2],
+    "noleap dates": NOLEAP[:2],
+}
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+@pytest.mark.parametrize("kind", VALUES)
+def test_empty_array_of_any_type_can_be_appended(kind: str, dialect: Any, in_blocks: bool) -> None:
+    to_nczarr(xr.Dataset({"v": ("t", VALUES[kind])}), store := {}, dialect=dialect)
+    before = xr.open_dataset(store, engine="nczarr").load()
+    for values in VALUES.values():
+        empty = xr.Dataset({"v": ("t", values[:0])})
+        to_nczarr(empty.chunk() if in_blocks else empty, store, append_dim="t")
+        xr.testing.assert_identical(xr.open_dataset(store, engine="nczarr"), before)

@@ -176,6 +176,8 @@ def encode_as_stored(
     # The data of an index variable cannot be replaced, so a base variable is needed. It is copied,
     # so that loaded values are not cached in `variable`.
     new = variable.to_base_variable().copy(deep=False)
+    if not new.size:  # an empty array has no values of the wrong type
+        new.data = np.empty(new.shape, stored.dtype)
     if dtype.hasobject and target.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
     encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
