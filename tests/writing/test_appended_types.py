@@ -220,3 +220,16 @@ def test_empty_array_of_any_type_can_be_appended(kind: str, dialect: Any, in_blo
         empty = xr.Dataset({"v": ("t", values[:0])})
         to_nczarr(empty.chunk() if in_blocks else empty, store, append_dim="t")
         xr.testing.assert_identical(xr.open_dataset(store, engine="nczarr"), before)
+
+
+@pytest.mark.parametrize("attribute", ["bounds", "coordinates"])
+def test_times_can_be_appended_if_stored_attribute_is_not_text(
+    tmp_path: Path, attribute: str
+) -> None:
+    attributes = {"units": "days since 2000-01-01", attribute: np.array([1.5, 2.5])}
+    variables = {"t": Var(("/x",), np.array([0, 1]), attributes)}
+    store = write_vintage(tmp_path / "a", Group({"x": Size(2)}, variables), "4.10")
+    to_nczarr(xr.Dataset({"t": ("x", DAYS[2:4])}), store, append_dim="x")
+    opened = xr.open_dataset(store, engine="nczarr", decode_cf=False)
+    assert opened.t.values.tolist() == [0, 1, 2, 3]
+    assert list(opened.t.attrs[attribute]) == [1.5, 2.5]

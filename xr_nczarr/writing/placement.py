@@ -36,6 +36,8 @@ def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict
     present = {str(name): stored[name] for name in dataset.variables if name in stored}
     for variable in present.values():
         normalize_packing(variable.attrs)
+        if not isinstance(variable.attrs.get("bounds", ""), str):
+            del variable.attrs["bounds"]  # names no variable, and xarray would look it up
     # Bounds without units are decoded with the units of their coordinate, even if the dataset does
     # not contain the coordinate.
     others = {
@@ -49,6 +51,7 @@ def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict
     }
     options = {
         "concat_characters": joined,
+        "decode_coords": False,
         "drop_variables": list(others),
         "decode_timedelta": CFTimedeltaCoder(),
     }
