@@ -496,6 +496,52 @@ def test_lazy_dataset_cannot_overwrite_icechunk_session_it_was_opened_from() -> 
     check_that_the_source_is_not_overwritten(session.store, session.store)
 
 
+class OwnLocalStore(LocalStore):
+    """A subclass of a local store."""
+
+
+def wrapped_local(folder: Path) -> Any:
+    return LoggingStore(LocalStore(folder))
+
+
+@pytest.mark.parametrize(
+    "target_in",
+    [
+        pytest.param(lambda folder: wrapped_local(folder / "s"), id="wrapped"),
+        pytest.param(lambda folder: StorePath(wrapped_local(folder), "s"), id="wrapped-folder"),
+        pytest.param(lambda folder: OwnLocalStore(folder / "s"), id="subclass"),
+        pytest.param(lambda folder: f"dir::file://{folder}/s", id="fsspec"),
+    ],
+)
+def test_lazy_dataset_cannot_overwrite_its_local_source_via_another_store(
+    tmp_path: Path, target_in: Any
+) -> None:
+    path, target = tmp_path / "s", target_in(tmp_path)
+    check_that_the_source_is_not_overwritten(path, target)
+    check_that_the_source_is_not_overwritten(target, path)
+    assert pickle.loads(pickle.dumps(resolve(target).store)).is_same(resolve(path).store)
+
+
+def test_lazy_dataset_cannot_overwrite_its_source_via_wrapped_fsspec_or_obstore_store() -> None:
+    memory = pytest.importorskip("obstore").store.MemoryStore()
+    check_that_the_source_is_not_overwritten(memory, LoggingStore(ObjectStore(memory)))
+    remote = FsspecStore.from_url("memory://wrapped/s")
+    check_that_the_source_is_not_overwritten("memory://wrapped/s", LoggingStore(remote))
+    check_that_the_source_is_not_overwritten(remote, LoggingStore(remote))
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_lazy_dataset_cannot_overwrite_its_source_that_is_read_through_cache(
+    tmp_path: Path, cache: str, protocol: str
+) -> None:
+    url = f"{protocol}://{tmp_path}/s"
+    xr_nczarr.to_nczarr(dataset(), url)
+    lazy = xr.open_dataset(f"{cache}::{url}", engine="nczarr", chunks={})
+    with pytest.raises(RefusedError, match="reads its values from"):
+        xr_nczarr.to_nczarr(lazy, url, mode="w")
+
+
 @pytest.mark.parametrize("target", ["memory://same/s/", "memory:///same/s"])
 def test_lazy_dataset_cannot_overwrite_its_source_via_another_url(target: str) -> None:
     check_that_the_source_is_not_overwritten("memory://same/s", target)

@@ -14,10 +14,13 @@ from xr_nczarr.errors import (
     MetadataError,
     quote,
 )
+from xr_nczarr.storage.fsspec_client import FsspecClient
+from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.obstore_client import ObstoreClient
 from xr_nczarr.storage.remote import RemoteStore
 from xr_nczarr.storage.remote_client import Rules
 from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.trust import symlink_error
 from xr_nczarr.storage.url import (
     absolute_path,
@@ -252,26 +255,51 @@ def _locate_zarr_object(target: Any) -> Location:
 
 
 def _locate_zarr_store(store: Any, path: str) -> Location:
-    from fsspec import FSMap
-    from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
+    from zarr.storage import FsspecStore, ObjectStore, ZipStore
+    from zarr.storage import LocalStore as ZarrLocalStore
 
-    from xr_nczarr.storage.zarr_python_client import ZarrPythonClient
+    from xr_nczarr.storage.zarr_python_client import ZarrPythonClient, innermost
 
-    if type(store) is LocalStore:
-        location = Location(absolute_path(str(store.root / path)), folder=True)
-    elif type(store) is ZipStore and store.read_only and not path:
+    if type(store) is ZipStore and store.read_only and not path:
         location = Location(absolute_path(str(store.path)))
-    elif type(store) is FsspecStore:
-        root = "/".join(filter(None, (store.path.rstrip("/"), path)))
-        location = _locate_filesystem(FSMap(root, store.fs))
-    elif type(store) is ObjectStore:
-        location = _locate_obstore_store(store.store, path)
-    else:
-        client = ZarrPythonClient(store, path)
+    elif type(store) in (ZarrLocalStore, FsspecStore, ObjectStore):
+        location = _locate_zarr_objects(store, path)
+    else:  # subclasses and wrappers may change what a store returns
+        unwrapped = _store_at(_locate_zarr_objects(innermost(store), path))
+        client = ZarrPythonClient(store, path, unwrapped)
         # icechunk supports only Zarr v3.
         version = "3" if client.v3_only else None
         location = Location("", zarr_format=version, target=RemoteStore(client))
     return replace(location, read_only=bool(store.read_only))
+
+
+def _locate_zarr_objects(store: Any, path: str) -> Location:
+    """Return the location of the objects in a zarr-python store.
+
+    The location is empty if only zarr-python can access them.
+    """
+    from fsspec import FSMap
+    from zarr.storage import FsspecStore, ObjectStore
+    from zarr.storage import LocalStore as ZarrLocalStore
+
+    if isinstance(store, ZarrLocalStore):
+        return Location(absolute_path(str(store.root / path)), folder=True)
+    if isinstance(store, FsspecStore):
+        root = "/".join(filter(None, (store.path.rstrip("/"), path)))
+        return _locate_filesystem(FSMap(root, store.fs))
+    if isinstance(store, ObjectStore):
+        return _locate_obstore_store(store.store, path)
+    return Location("")
+
+
+def _store_at(location: Location) -> Store | None:
+    """Return the store for a result of `_locate_zarr_objects`, or None for an empty location."""
+    if location.path is not None:
+        return LocalStore(location.path)
+    if location.filesystem is not None:
+        return RemoteStore(FsspecClient.within(location.filesystem, location.url))
+    store: Store | None = location.target
+    return store
 
 
 def _locate_zarr_dict(objects: dict[str, Any]) -> Location:

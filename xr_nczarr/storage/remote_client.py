@@ -12,7 +12,8 @@ from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned
 from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.url import normalize
+from xr_nczarr.storage.system import file_identity
+from xr_nczarr.storage.url import has_scheme, local_path, normalize, unwrapped_url
 
 IN_FLIGHT = 64  # requests
 UNCONDITIONAL_STATUS = (405, 501)  # statuses from servers without conditional writes
@@ -110,8 +111,13 @@ class Connection(ABC):
 
     @property
     def identity(self) -> str:
-        """An identifier shared by all connections to the same objects."""
-        return normalize(self.name)
+        """An identifier shared by all connections to the same objects.
+
+        For local files that are read through fsspec, it is the identifier of `LocalStore`.
+        """
+        url = unwrapped_url(self.name)
+        path = local_path(url) if has_scheme(url) else None
+        return normalize(url) if path is None else file_identity(path)
 
 
 class RemoteClient(Connection):

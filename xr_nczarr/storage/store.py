@@ -378,7 +378,7 @@ class Store(ABC):
 
     def is_same(self, other: Store) -> bool:
         """Return whether both stores access the same objects."""
-        return self.remote == other.remote and self.identity == other.identity
+        return self.identity == other.identity
 
     def is_within(self, other: Store) -> bool:
         """Return whether this store is in the root folder of `other` or in any of its subfolders.

@@ -160,6 +160,17 @@ def normalize(url: str) -> str:
     return f"{canonical(protocol)}://{path.strip('/')}" if separator else url
 
 
+def unwrapped_url(url: str) -> str:
+    """Return a chained URL without ``dir`` and caches. It refers to the same objects.
+
+    Examples
+    --------
+    >>> unwrapped_url("filecache::s3://bucket/store")
+    's3://bucket/store'
+    """
+    return "::".join(link for link in url.split("::") if link not in ("dir", *CACHES))
+
+
 def split_name(url: str) -> tuple[str, str]:
     """Split a URL, which must not have a query, into its folder and its last component.
 

@@ -22,6 +22,7 @@ from xr_nczarr.storage.process_local import (
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, split_into_batches, too_large
 from xr_nczarr.storage.remote_client import IN_FLIGHT, Expected, ListedObject, RemoteClient
 from xr_nczarr.storage.retries import storage_error
+from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.url import mask
 
 # The stores of these packages support only Zarr v3 and raise errors for keys that do not occur in
@@ -66,10 +67,14 @@ class ZarrPythonClient(RemoteClient):
         An instance of ``zarr.abc.store.Store``.
     path
         Folder in `store`; empty for the whole store.
+    unwrapped
+        The store with which this package accesses the same objects without zarr-python. None if
+        only zarr-python can access them.
     """
 
-    def __init__(self, store: Any, path: str = "") -> None:
-        self._innermost = _innermost(store)
+    def __init__(self, store: Any, path: str = "", unwrapped: Store | None = None) -> None:
+        self._innermost = innermost(store)
+        self._unwrapped = unwrapped
         kinds = type(self._innermost).__mro__
         names = {kind.__name__ for kind in kinds}
         packages = {kind.__module__.partition(".")[0] for kind in kinds}
@@ -95,7 +100,7 @@ class ZarrPythonClient(RemoteClient):
         self._copied = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = self.store, self.folder
+        arguments = self.store, self.folder, self._unwrapped
         if self.shared:
             return ZarrPythonClient, arguments
         if self.transactional and type(self._innermost.session).__name__ != "ForkSession":
@@ -120,7 +125,9 @@ class ZarrPythonClient(RemoteClient):
 
     @property
     def identity(self) -> str:
-        """An identifier shared by all clients that access the same objects."""
+        """An identifier shared by all stores that access the same objects."""
+        if self._unwrapped is not None:
+            return self._unwrapped.identity
         return f"{self._data_id} {self.folder}"
 
     def _data_identity(self) -> str:
@@ -380,7 +387,7 @@ class ZarrPythonClient(RemoteClient):
             return is_metadata
 
 
-def _innermost(store: Any) -> Any:
+def innermost(store: Any) -> Any:
     """Return the store within zarr-python's wrappers, such as `LoggingStore`."""
     from zarr.storage import WrapperStore
 
@@ -389,12 +396,12 @@ def _innermost(store: Any) -> Any:
     return store
 
 
-def _copy(store: Any, path: str) -> ZarrPythonClient:
+def _copy(store: Any, path: str, unwrapped: Store | None) -> ZarrPythonClient:
     """Return a client for a copy of a store that was pickled in another process.
 
     The client is read-only, because changes to the copy would be lost.
     """
-    client = ZarrPythonClient(store, path)
+    client = ZarrPythonClient(store, path, unwrapped)
     client._copied = True
     return client
 
