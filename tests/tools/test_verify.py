@@ -93,6 +93,36 @@ def test_verify_reports_missing_chunks_as_errors_if_missing_chunks_option_is_rai
     assert len(errors(store, missing_chunks="raise")) == 1
 
 
+def write_sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 8 << 30)
+
+
+@pytest.mark.parametrize(
+    ("replace", "problem"),
+    [
+        pytest.param(os.mkdir, "the path is a directory or a device", id="directory"),
+        pytest.param(os.mkfifo, "the path is a directory or a device", id="fifo"),
+        pytest.param(lambda path: path.symlink_to("gone"), "the target of the symbolic", id="link"),
+        pytest.param(lambda path: path.symlink_to(path.name), "Too many levels", id="link-loop"),
+        pytest.param(write_sparse, "the file is 8,589,934,592 bytes long", id="huge-file"),
+    ],
+)
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_verify_reports_chunk_that_is_not_a_file_as_error(
+    tmp_path: Path, replace: Any, problem: str, zarr_format: int
+) -> None:
+    store = make(tmp_path / "store", zarr_format=zarr_format)
+    path = store / {2: "a/1.1", 3: "a/c/1/1"}[zarr_format]
+    path.unlink()
+    replace(path)
+    report = xr_nczarr.verify(store)
+    (finding,) = report.findings
+    assert (finding.severity, finding.place) == ("error", path.relative_to(store).as_posix())
+    assert finding.problem.startswith(problem)
+    assert (report.chunks["/a"], report.decoded) == ((6, 6), 6)
+
+
 def test_verify_warns_about_missing_chunks_and_lists_their_keys(
     tmp_path: Path, capsys: Any
 ) -> None:

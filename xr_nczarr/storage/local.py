@@ -41,7 +41,7 @@ from xr_nczarr.storage.keys import (
     check_prefix,
     name_collisions,
 )
-from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large
+from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large, truncation_error
 from xr_nczarr.storage.retries import storage_error, translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync, syncs_each
@@ -81,6 +81,7 @@ class LocalStore(Store):
     reads_in_place: ClassVar[bool] = True
     locks_processes: ClassVar[bool] = True
     replaceable: ClassVar[bool] = True
+    has_folders: ClassVar[bool] = True
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -226,7 +227,7 @@ class LocalStore(Store):
     def _copy(self, descriptor: int, key: str, size: int, target: int) -> None:
         done = system.copy(descriptor, target, size)
         if done < size:
-            raise _truncation_error(size, done, self.name, key)
+            raise truncation_error(size, done, self.name, key)
 
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly under `prefix`."""
@@ -239,7 +240,10 @@ class LocalStore(Store):
                 with os.scandir(path) as entries:
                     for entry in entries:
                         if not is_hidden(entry.name):
-                            (prefixes if entry.is_dir() else objects).append(entry.name)
+                            # Unlike `isdir`, `is_dir` raises an error for a loop of links.
+                            follow = entry.is_symlink()
+                            is_folder = os.path.isdir(entry.path) if follow else entry.is_dir()
+                            (prefixes if is_folder else objects).append(entry.name)
             except (FileNotFoundError, NotADirectoryError):
                 self._check_root()
         return Listing(sorted(objects), sorted(prefixes))
@@ -270,6 +274,18 @@ class LocalStore(Store):
         """Return the size of an object in bytes, or None if the object does not exist."""
         status = self._if_present(os.stat, key)  # this also works for unreadable files
         return None if status is None else self._checked_size(status, key)
+
+    def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
+        """Yield the key and the size in bytes of every file under `prefix`.
+
+        The size is None for anything that cannot be read, such as a device or a broken link.
+        """
+        for key in self.list_keys(prefix):
+            size = None
+            with suppress(OSError):  # reading the object raises the error
+                status = os.stat(f"{self.root}/{key}")
+                size = status.st_size if stat.S_ISREG(status.st_mode) else None
+            yield key, size
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
@@ -427,8 +443,13 @@ class LocalStore(Store):
         path = self._path(key)
         try:
             return operation(path)
-        except (FileNotFoundError, NotADirectoryError):
-            self._check_missing(path, key)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            link = system.broken_link(path, self.root)
+            if link is not None:
+                problem = f"the target of the symbolic link {quote(link)} does not exist"
+                remedy = "Restore or mount the target, or remove the link"
+                raise StorageError(problem, remedy=remedy, store=self.name, key=key) from error
+            self._check_root()
             return None
         except OSError as error:
             raise storage_error(error, store=self.name, key=key) from error
@@ -463,38 +484,9 @@ class LocalStore(Store):
         except OSError as error:
             raise storage_error(error, store=self.name, key=key) from error
         if missing:
-            raise _truncation_error(length, length - missing, self.name, key)
+            raise truncation_error(length, length - missing, self.name, key)
         return b"".join(parts)
 
     def _check_root(self) -> None:
         if self.must_exist and not os.path.isdir(self.root):
             raise NotFoundError("the directory no longer exists", store=self.name)
-
-    def _check_missing(self, path: str, key: str) -> None:
-        """Raise an error if an object is missing because a link is broken or `root` is missing.
-
-        Raise StorageError if a symbolic link in `path` is broken, for example because its target is
-        on an unmounted file system. Raise NotFoundError if `root` is missing and `must_exist` is
-        true.
-        """
-        while len(path) > len(self.root):
-            if os.path.islink(path) and not os.path.exists(path):
-                raise StorageError(
-                    f"the target of the symbolic link {quote(path)} does not exist",
-                    remedy="Restore or mount the target, or remove the link",
-                    store=self.name,
-                    key=key,
-                )
-            path = path.rpartition("/")[0]
-            if len(path) > len(self.root) and os.path.exists(path):
-                return
-        self._check_root()
-
-
-def _truncation_error(expected: int, actual: int, store: str, key: str) -> StorageError:
-    return StorageError(
-        f"the file system returned {actual} bytes; expected {expected}",
-        remedy="The file was truncated while it was being read; read it again",
-        store=store,
-        key=key,
-    )

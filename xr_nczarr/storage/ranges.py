@@ -93,6 +93,16 @@ def too_large(
     )
 
 
+def truncation_error(expected: int, actual: int, store: str, key: str) -> StorageError:
+    """Return the error for a file that became shorter while it was being read."""
+    return StorageError(
+        f"the file system returned {actual} bytes; expected {expected}",
+        remedy="The file was truncated while it was being read; read it again",
+        store=store,
+        key=key,
+    )
+
+
 def first_byte(item: ByteRange, size: int, store: str) -> int:
     """Return the offset of a range from the start of an object that is `size` bytes long.
 

@@ -60,6 +60,8 @@ class Store(ABC):
         Whether `atomic_replacement` can replace the whole content of the store atomically.
     max_puts
         Maximum number of objects to encode and write concurrently, one per thread.
+    has_folders
+        Whether a folder can take the place of an object. If so, reading the object raises an error.
     single_file
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
@@ -87,6 +89,7 @@ class Store(ABC):
     shared: ClassVar[bool] = True
     locks_processes: ClassVar[bool] = False
     replaceable: ClassVar[bool] = False
+    has_folders: ClassVar[bool] = False
     single_file: ClassVar[bool] = False
     max_puts: int = 1
     transactional: bool = False

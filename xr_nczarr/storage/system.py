@@ -413,6 +413,21 @@ def is_inside(path: str, folder: str) -> bool:
     return f"{real}{os.sep}".startswith(parent.rstrip(os.sep) + os.sep)
 
 
+def broken_link(path: str, folder: str) -> str | None:
+    """Return the path of a broken symbolic link that makes `path` in `folder` missing, or None.
+
+    A link is broken if its target does not exist, for example because it is on an unmounted file
+    system.
+    """
+    while len(path) > len(folder):
+        if os.path.islink(path) and not os.path.exists(path):
+            return path
+        path = path.rpartition("/")[0]
+        if len(path) > len(folder) and os.path.exists(path):
+            break
+    return None
+
+
 def file_identity(path: str) -> str:
     """Return a string that is equal for all paths to a file or directory, which need not exist."""
     try:

@@ -19,6 +19,7 @@ from xr_nczarr.errors import AccessDeniedError, RefusedError, UnsupportedError
 from xr_nczarr.hierarchy import existing_chunks
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
+from xr_nczarr.storage import Store
 
 MAX_REQUESTS = 10_000
 """Maximum number of chunks to look up if a store cannot be listed. This takes a few seconds."""
@@ -101,7 +102,7 @@ def count_stored_chunks(
     """
     progress = progress or Progress(False)
     try:
-        return _counted(opened, progress.count(opened.store.sizes()))
+        return _counted(opened, progress.count(opened.store.sizes()), _folders(opened.store))
     except (AccessDeniedError, RefusedError, UnsupportedError) as error:
         reason = str(error)
     total = sum(stored.total for stored in _expected(opened).values())
@@ -116,7 +117,19 @@ def count_stored_chunks(
         return StoreContents({}, [], str(error))
 
 
-def _counted(opened: OpenedStore, objects: Iterable[tuple[str, int | None]]) -> StoreContents:
+def _folders(store: Store, prefix: str = "") -> Iterator[str]:
+    """Yield each folder that may take the place of a chunk."""
+    for name in store.list_names(prefix).prefixes if store.has_folders else ():
+        yield f"{prefix}{name}"
+        yield from _folders(store, f"{prefix}{name}/")
+
+
+def _counted(
+    opened: OpenedStore,
+    objects: Iterable[tuple[str, int | None]],
+    folders: Iterable[str] = (),
+) -> StoreContents:
+    """Assign each object to its variable. A folder at the key of a chunk counts as that chunk."""
     by_path = _expected(opened)
     by_folder: dict[str, list[StoredChunks]] = {}
     for stored in by_path.values():
@@ -134,6 +147,11 @@ def _counted(opened: OpenedStore, objects: Iterable[tuple[str, int | None]]) -> 
             owner.stored_bytes = None
         else:
             owner.stored_bytes += size
+    for folder in folders:
+        owner, number = _owner(folder, by_folder)
+        if owner is not None:
+            owner.numbers.append(number)
+            owner.stored_bytes = None
     for stored in by_path.values():
         # A chunk can be stored under two keys, or be declared twice in a reference set.
         stored.numbers = array("q", sorted(set(stored.numbers)))
