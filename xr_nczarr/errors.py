@@ -153,7 +153,15 @@ class RefusedError(NczarrError, ValueError):
 
 
 class LimitError(NczarrError, ValueError):
-    """A size or count exceeds a limit. The message names the limit and the option that sets it."""
+    """A size or count exceeds a limit. The message names the limit and the option that sets it.
+
+    Attributes
+    ----------
+    max_bytes
+        The limit that a stored object exceeds, in bytes. None for any other limit.
+    """
+
+    max_bytes: int | None = None
 
 
 class ConflictError(NczarrError, ValueError):

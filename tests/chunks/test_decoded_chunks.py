@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import shutil
 import zlib
 from pathlib import Path
@@ -186,6 +188,19 @@ def test_partial_reads_of_uncompressed_chunks_of_wrong_size_raise_error(tmp_path
     for selection in [(1, slice(2, 5)), (1, [0, 8]), (slice(None), slice(1, 2))]:
         with pytest.raises(xr_nczarr.ChunkError, match=r"v/1.0.*36 bytes long; expected 48"):
             opened[selection].load()
+
+
+@pytest.mark.parametrize("size", [3 << 20, 8 << 30])
+def test_object_too_large_for_chunk_is_rejected_with_applicable_instruction(tmp_path, size):
+    xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0, 2.0])}), tmp_path / "s")
+    os.truncate(tmp_path / "s/t/0", size)
+    variable = xr.open_dataset(tmp_path / "s", engine="nczarr").t
+    message = rf"t/0: the file is {size:,} bytes long.* for chunks of this shape.*Rewrite the chunk"
+    with pytest.raises(xr_nczarr.LimitError, match=message) as caught:
+        variable.load()
+    assert "max_chunk_bytes" not in str(caught.value)
+    with pytest.raises(xr_nczarr.LimitError, match=message):
+        raise pickle.loads(pickle.dumps(caught.value))
 
 
 @pytest.mark.parametrize("kind", ["mapping", "obstore"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from xr_nczarr.chunks.rectilinear import read_boxes
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.writing import PartWriter, Submit
 from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
-from xr_nczarr.errors import ErrorContext
+from xr_nczarr.errors import ErrorContext, LimitError
 from xr_nczarr.locks import ThreadLimiter, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage import Store
@@ -132,16 +133,31 @@ class ChunkedArray:
             return Shards(node, levels)
 
     @cached_property
-    def _bounded_store(self) -> Store:
-        """The store, wrapped so that it rejects objects that are too large for a chunk.
+    def _max_object_bytes(self) -> int | None:
+        """Maximum size of a stored chunk: twice the largest possible size, plus 1 MiB.
 
-        The limit is twice the maximum encoded size of a chunk, plus 1 MiB. The store is not wrapped
-        if the chunks are in shards, or if the size of a decoded chunk depends on its values.
+        None if the chunks are in shards, or if the size of a decoded chunk depends on its values.
         """
-        flow = self.codec.encoded
         if self.codec.flow.size is None or self.node.shards:
-            return self.store
-        return self.store.bounded(2 * flow.bound + _SPARE_BYTES)
+            return None
+        return 2 * self.codec.encoded.bound + _SPARE_BYTES
+
+    @cached_property
+    def _bounded_store(self) -> Store:
+        """The store, wrapped so that it rejects objects that are too large for a chunk."""
+        limit = self._max_object_bytes
+        return self.store if limit is None else self.store.bounded(limit)
+
+    @contextmanager
+    def _explained_limit(self) -> Iterator[None]:
+        """Explain a LimitError raised in the ``with`` block if no option can raise the limit."""
+        try:
+            yield
+        except LimitError as error:
+            if error.max_bytes is not None and error.max_bytes == self._max_object_bytes:
+                error.problem += " for chunks of this shape, dtype and codec"
+                error.remedy = "Rewrite the chunk, or correct the metadata of the array"
+            raise
 
     @property
     def chunk_bytes(self) -> int:
@@ -220,7 +236,8 @@ class ChunkedArray:
             )
             is_limited = self.chunk_bytes < _LIMITED_BELOW_BYTES and not self.store.remote
             work = _limiter.limit(reader.read) if is_limited else reader.read
-            self._run_batches(plan, work, out.size if reader.ranged else 0)
+            with self._explained_limit():
+                self._run_batches(plan, work, out.size if reader.ranged else 0)
         return out.reshape(plan.result_shape)
 
     def write(

@@ -85,12 +85,10 @@ def too_large(
         "If you trust the object, pass limits=Limits(max_chunk_bytes=…) for a chunk, or "
         "max_metadata_bytes or max_consolidated_bytes for a metadata document"
     )
-    return LimitError(
-        f"{problem}, which exceeds the limit of {max_bytes:,} bytes",
-        remedy=remedy,
-        store=store,
-        key=key,
-    )
+    problem = f"{problem}, which exceeds the limit of {max_bytes:,} bytes"
+    error = LimitError(problem, remedy=remedy, store=store, key=key)
+    error.max_bytes = max_bytes
+    return error
 
 
 def truncation_error(expected: int, actual: int, store: str, key: str) -> StorageError:
