@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.errors import UnsupportedError, quote
 from xr_nczarr.formats.documents import render_float
 from xr_nczarr.formats.fill_values import BASE64
 from xr_nczarr.model import Attributes, Json, Node
@@ -326,6 +326,7 @@ def encode_attribute(
             return _json_or_text(list(value), json_as_text)
     if np.ma.is_masked(value):
         raise UnsupportedError(f"the attribute value must be {_EXPECTED}, not a masked value")
+    _check_integers(value if isinstance(value, list | tuple) else [value])
     array = np.asarray(value)
     if isinstance(value, list | tuple) and value and array.dtype.kind == "f":
         array = _exact_integers(value, array)
@@ -367,6 +368,17 @@ def infer_integers(value: Json) -> Json:
     if inferred is None:
         return value
     return inferred if isinstance(value, list) else inferred[0]
+
+
+def _check_integers(values: Sequence[Any]) -> None:
+    """Raise UnsupportedError if one of `values` is an integer beyond the 64 bits of netCDF."""
+    for item in values:
+        if isinstance(item, int) and not -1 << 63 <= item < 1 << 64:
+            raise UnsupportedError(
+                f"no integer dtype can represent the attribute value {quote(_json(item))}",
+                remedy="Convert the number to a float or to text, or write plain Zarr with "
+                "dialect='zarr'",
+            )
 
 
 def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
