@@ -442,7 +442,9 @@ def test_big_endian_times_are_returned_in_native_byte_order(version, dtype):
     result = opened(written(version, data=data, **serializer))
     assert result.dtype == result.values.dtype == np.dtype(dtype).newbyteorder("=")
     np.testing.assert_array_equal(result, data)
-    assert result.encoding["endian"] == "big"
+    objects = {}
+    xr_nczarr.to_nczarr(xr.Dataset({"v": result}), objects, zarr_format=2, dialect="zarr")
+    assert json.loads(objects["v/.zarray"])["dtype"][0] == ">"
 
 
 def test_scalar_encoding_has_empty_chunks_and_shape_tuples():
@@ -473,6 +475,30 @@ def test_encoding_records_stored_byte_order():
     dataset = opened(written(2, data=np.arange(3, dtype=">i4"), fill_value=None))
     assert dataset.dtype == np.dtype("=i4")
     assert dataset.encoding["dtype"] == np.dtype(">i4")
+
+
+# xarray's netcdf4 engine rejects the key `endian` if the encoded values have native byte order, and
+# xarray encodes integers without dimensions in native byte order.
+BIG_ENDIAN = {
+    "integer": (">i4", {}),
+    "packed": (">i2", {"scale_factor": 0.5, "_FillValue": 7}),
+    "date": (">i4", {"units": "days since 2000-01-01"}),
+    "text": (">U3", {}),
+    "time": (">m8[s]", {}),
+}
+
+
+@pytest.mark.parametrize("selection", [slice(None), 0], ids=["array", "scalar"])
+@pytest.mark.parametrize(("dtype", "attributes"), BIG_ENDIAN.values(), ids=BIG_ENDIAN)
+def test_big_endian_variables_can_be_written_by_netcdf4_engine(
+    tmp_path, dtype, attributes, selection
+):
+    data = np.array([1, 2, 3]).astype(dtype)
+    store = written(2, data=data, fill_value=None, attributes=attributes)
+    variable = opened(store, decode_timedelta=True)[selection]
+    xr.Dataset({"v": variable}).to_netcdf(tmp_path / "copy.nc", engine="netcdf4")
+    with xr.open_dataset(tmp_path / "copy.nc", decode_timedelta=True) as copy:
+        np.testing.assert_array_equal(copy.v, variable)
 
 
 ORDER = ["z", "c", "lat", "a"]

@@ -82,7 +82,8 @@ def stored_encoding(
         # Set the dtype here, because xarray loses the byte order when it decodes the variable.
         encoding["dtype"] = node.dtype
     if node.dtype.byteorder == ">":
-        encoding["endian"] = "big"
+        # Not the key `endian`, with which xarray's netcdf4 engine fails to write native numbers.
+        encoding["codecs"].append({"id": "bytes", "endian": "big"})
     return encoding
 
 
@@ -102,7 +103,7 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}
     for spec in specs:
         name, configuration = spec.name, spec.configuration
-        if name not in ("bytes", "transpose"):
+        if name not in ("bytes", "transpose"):  # stored_encoding adds the byte order
             codecs.append({"id": name, **configuration})
         if plain and name in _FLAGS and name not in _PORTABLE:
             encoding.pop(_FLAGS[name], None)

@@ -117,10 +117,11 @@ def requested_codecs(
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
 
-    The ``endian`` key takes precedence over the ``bytes`` codec of Zarr v3.
+    The ``endian`` key takes precedence over the ``bytes`` codec, with which opened variables record
+    their byte order.
     """
-    serializers = _configurations(encoding, "serializer")
-    endian = next((codec.get("endian") for codec in serializers if codec["id"] == "bytes"), None)
+    codecs = _configurations(encoding, "serializer", "codecs")
+    endian = next((codec.get("endian") for codec in codecs if codec["id"] == "bytes"), None)
     return encoding.get("endian") or endian or "native"
 
 
