@@ -138,8 +138,10 @@ def test_disabling_decoding_avoids_warning_about_undecodable_variable(options, s
     assert sorted(dataset.xindexes) == ["time", "x"]
 
 
-def test_invalid_decoding_option_raises_xarray_error(store):
-    options = {"decode_times": xr.coders.CFDatetimeCoder(), "use_cftime": True}
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_invalid_decoding_option_raises_xarray_error(store, by_variable):
+    coder = xr.coders.CFDatetimeCoder()
+    options = {"decode_times": {"t": coder} if by_variable else coder, "use_cftime": True}
     with pytest.raises(TypeError, match="Usage of 'use_cftime'"):
         xr.open_dataset(store, engine="nczarr", **options)
 

@@ -264,7 +264,9 @@ def find_undecodable(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        decode_cf_variables({None: Variable((), np.int8(0))}, {}, **decoding)
+        # Options can differ between variables, so check them for each name.
+        probes = {name: Variable((), np.int8(0)) for name in (None, *variables)}
+        decode_cf_variables(probes, {}, **decoding)
         errors = {
             name: error
             for name in variables
