@@ -178,6 +178,27 @@ def test_contiguous_variable_is_divided_into_chunks(
     assert (variable == 1.5).all()
 
 
+# h5netcdf writes all text attributes with the type string.
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("through_nczarr", [False, True])
+def test_string_attributes_become_text_in_plain_zarr(
+    tmp_path: Path, version: int, through_nczarr: bool
+) -> None:
+    expected = xr.Dataset(
+        {"t": ("x", np.array(["2000-01-01", "2000-01-03"], "M8[ns]"), {"names": ["a", "b"]})},
+        attrs={"title": "dates"},
+    )
+    expected.to_netcdf(tmp_path / "source.nc", engine="h5netcdf")
+    source: Any = tmp_path / "source.nc"
+    if through_nczarr:
+        source = {}
+        xr_nczarr.copy(tmp_path / "source.nc", source, zarr_format=version)
+    xr_nczarr.copy(source, tmp_path / "plain", zarr_format=version, dialect="zarr")
+    for engine in ("zarr", "nczarr"):
+        options: dict[str, Any] = {"consolidated": False, "engine": engine}
+        xr.testing.assert_identical(xr.open_dataset(tmp_path / "plain", **options), expected)
+
+
 @pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf", "scipy"])
 def test_arrays_copied_with_xarray_engine_equal_those_copied_with_netcdf_c(
     tmp_path: Path, engine: str

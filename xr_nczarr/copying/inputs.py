@@ -34,7 +34,7 @@ from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, quot
 from xr_nczarr.model import Node, child_path, group_path, is_within, parent_path
 from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH
-from xr_nczarr.netcdf.attributes import undecoded, with_inferred_types
+from xr_nczarr.netcdf.attributes import undecoded, unlisted_strings, with_inferred_types
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import LocalStore, Store, file_fingerprint
 from xr_nczarr.tools.lookup import positions_of
@@ -169,6 +169,10 @@ class Input:
                         error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), _SKIP)))
                         raise
                     self.skipped.append(f"the variable {quote(path)}: {error.problem}")
+            if layout.is_plain_zarr and group.dialect != "zarr":
+                holders: list[Group | Variable] = [copied, *copied.variables.values()]
+                for holder in holders:
+                    holder.attributes = unlisted_strings(holder.attributes)
         if not layout.supports_unlimited:
             dimensions = [dim for group in tree.root.walk() for dim in group.dimensions.values()]
             unlimited = [item.path for item in dimensions if item.unlimited]

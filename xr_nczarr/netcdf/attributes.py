@@ -183,6 +183,20 @@ def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     }
 
 
+def unlisted_strings(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes in which each list of a single string is replaced with that string.
+
+    In netCDF, such a list is an attribute of type string. Plain Zarr does not record the type, and
+    readers would not recognize, for example, ``units`` in a list.
+    """
+    return {
+        name: value[0]
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
+        else value
+        for name, value in attributes.items()
+    }
+
+
 def _is_json(stored: Json | None, decoded: Any) -> bool:
     return isinstance(decoded, str) and isinstance(stored, dict | list)
 
