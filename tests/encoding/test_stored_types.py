@@ -59,7 +59,7 @@ def test_booleans_and_strings_with_missing_values_are_encoded(path, values, expe
 
 # Regression D67
 @pytest.mark.parametrize(
-    "values", [np.ones(3, "f2"), np.ones(3, "c16"), np.ones(3, [("a", "i4")])], ids=str
+    "values", [np.ones(3, dtype) for dtype in ("f2", ">f2", "c16", [("a", "i4")])], ids=str
 )
 def test_types_unsupported_by_netcdf_are_rejected_before_first_write(path, values):
     with pytest.raises(UnsupportedError, match="netCDF has no type for"):

@@ -284,7 +284,9 @@ def _encode_variable(
         dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
         data = data if data.dtype == dtype else data.astype(dtype)
         kind = "other" if layout.is_plain_zarr else "char" if dtype.kind == "S" else "number"
-    if not layout.is_plain_zarr and (dtype.kind not in _NETCDF_KINDS + "O" or dtype == np.float16):
+    if not layout.is_plain_zarr and (
+        dtype.kind not in _NETCDF_KINDS + "O" or dtype.type is np.float16
+    ):
         raise UnsupportedError(
             f"netCDF has no type for {variable.dtype}",
             remedy="Convert the variable with astype, or write plain Zarr with dialect='zarr'",

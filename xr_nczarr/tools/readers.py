@@ -98,7 +98,7 @@ def _exceptions(
         return
     if variable.kind == "char" and node.type_name not in ("|S1", "S1"):
         yield f"only netCDF-C reads characters of type {node.type_name}", _COPY
-    elif node.dtype.kind not in "iufS" or node.dtype == np.float16:
+    elif node.dtype.kind not in "iufS" or node.dtype.type is np.float16:
         yield f"netCDF-C cannot open a store that contains type {node.type_name}", ""
     for spec, read in zip(node.codecs, (variable.node or node).codecs, strict=False):
         stored, elementsize = _stored_parameters(spec), read.configuration.get("elementsize")
