@@ -226,3 +226,13 @@ def test_diff_ignores_whitespace_in_json_attributes(tmp_path, value):
     changed = {"info": str(value)}
     xr.Dataset(attrs=changed).to_zarr(paths[0], mode="w", zarr_format=2, consolidated=False)
     assert not xr_nczarr.diff(*paths).whole
+
+
+def test_diff_compares_dimensions_whose_names_contain_slashes(tmp_path: Path) -> None:
+    # For variables in groups, kerchunk names the dimensions after their paths in the HDF5 file.
+    data = xr.Dataset({"v": ("group/x", [1.0, 2.0])})
+    stores = [tmp_path / name for name in ("a.zarr", "b.zarr")]
+    for path, values in zip(stores, (data, data + 1), strict=True):
+        xr_nczarr.to_nczarr(values, path, dialect="zarr")
+    (difference,) = xr_nczarr.diff(*stores).differences
+    assert (difference.path, difference.note[:20]) == ("/v", "2 of 2 values differ")

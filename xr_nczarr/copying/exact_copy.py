@@ -224,6 +224,7 @@ def copy(
         store = resolved.store
         layout = layout_of(resolved.location, zarr_format, dialect, consolidated)
         _check_outside_source(store, origin)
+        origin.check_names(layout)
         tree = origin.build_tree(layout)
         plan = plan_tree(tree, store)
         before = origin.state()
@@ -295,6 +296,7 @@ def _copy_to_file(origin: Input, path: str, *, overwrite: bool, progress: bool) 
             store=path,
         )
     layout = FileLayout()
+    origin.check_names(layout)
     tree = origin.build_tree(layout)
     origin.leave_out(inexpressible_sizes(tree.root), layout)
     before = origin.state()

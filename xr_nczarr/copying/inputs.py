@@ -152,10 +152,6 @@ class Input:
                 or self.sources[variable.path].path not in reported
             }
             tree.check_single_array(group.path, len(variables), group.attributes)
-            for name in variables:
-                stored_name(name)
-            for name in group.dimensions:
-                check_dimension(name, layout)
             copied = tree.group(group.path)
             copied.dimensions.update(group.dimensions)
             copied.attributes.update(group.attributes)
@@ -178,6 +174,14 @@ class Input:
             unlimited = [item.path for item in dimensions if item.unlimited]
             self.leave_out([f"that {quote(path)} is unlimited" for path in unlimited], layout)
         return tree
+
+    def check_names(self, layout: Layout) -> None:
+        """Raise ConflictError if a layout does not allow the name of a variable or dimension."""
+        for group in self.groups.values():
+            for name in group.variables:
+                stored_name(name)
+            for name in group.dimensions:
+                check_dimension(name, layout)
 
     def _unsupported_in_subset(self) -> list[str]:
         chosen = {source.path for source in self.sources.values()}
