@@ -60,6 +60,19 @@ def test_copies_of_stores_from_every_netcdf_c_release_have_same_content(
     assert not [key for key in os.listdir(target) if "unfinished" in key]
 
 
+def test_values_never_written_to_netcdf_file_without_fill_mode_are_copied_as_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with netCDF4.Dataset(tmp_path / "file.nc", "w") as file:
+        file.createDimension("x", 3)
+        file.createVariable("v", "i4", ("x",), fill_value=False)
+    monkeypatch.setattr(np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))
+    xr_nczarr.copy(tmp_path / "file.nc", tmp_path / "copy")
+    monkeypatch.undo()
+    opened = xr.open_dataset(tmp_path / "copy", engine="nczarr")
+    assert opened.v.values.tolist() == [0, 0, 0]
+
+
 def test_netcdf_file_is_copied_with_xarray_engine_if_netcdf4_is_missing(
     tmp_path: Path,
 ) -> None:
