@@ -119,6 +119,27 @@ def test_dump_output_matches_ncdump(types, options, capsys):
 
 
 @needs_ncgen
+def test_ncgen_recreates_negative_zeros_and_empty_list_of_strings_from_dump(tmp_path):
+    document = {
+        "names": [],
+        "_nczarr_group": {"dimensions": {"x": 3}, "arrays": [], "groups": []},
+        "_nczarr_superblock": {"version": "2.0.0"},
+        "_nczarr_attr": {"types": {"names": "|S128"}},
+    }
+    store = {".zgroup": b'{"zarr_format": 2}', ".zattrs": json.dumps(document).encode()}
+    for dtype in ("f4", "f8"):
+        values = np.array([-0.0, 0.0, -0.5], dtype)
+        xr_nczarr.to_nczarr(xr.Dataset({dtype: ("x", values)}), store, mode="a")
+    text = str(xr_nczarr.dump(store, name="zeros"))
+    assert 'string :names = "" ;' in text
+    (tmp_path / "zeros.cdl").write_text(text)
+    run("ncgen", "-4", "-o", str(tmp_path / "zeros.nc"), str(tmp_path / "zeros.cdl"))
+    with xr.open_dataset(tmp_path / "zeros.nc", engine="netcdf4") as result:
+        for dtype in ("f4", "f8"):
+            assert result[dtype].values.tobytes() == np.array([-0.0, 0.0, -0.5], dtype).tobytes()
+
+
+@needs_ncgen
 @pytest.mark.parametrize("digits", ["3", "4,13", "9,17"])
 def test_dump_precision_option_has_same_effect_as_in_ncdump(types, digits, capsys):
     path, url = types

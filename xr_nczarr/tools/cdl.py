@@ -4,6 +4,7 @@ The output matches that of ncdump 4.9, except where ncgen could not recreate the
 output of ncdump:
 
 - Numbers have as many digits as they need to round-trip, unless `precision` is set.
+- Negative zeros have a decimal point, because ncgen reads ``-0`` as 0.
 - Character data is not split into separate strings at line breaks.
 - Trailing NULs in a row of characters are shown if ncgen would otherwise pad the row with a
   different fill value.

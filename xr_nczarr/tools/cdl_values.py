@@ -90,7 +90,7 @@ def attribute_text(value: Any, digits: Digits = EXACT) -> str:
     The value is text, a list of strings, or one or more numbers.
     """
     if isinstance(value, list):
-        return ", ".join([_quoted(_as_text(item)) for item in value])
+        return ", ".join([_quoted(_as_text(item)) for item in value]) or '""'
     if isinstance(value, str | bytes):
         return _quoted(_as_text(value).rstrip("\0"))
     values = _as_netcdf(np.atleast_1d(np.asarray(value)))
@@ -183,6 +183,8 @@ def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
         for position, text in zip(pending.tolist(), longer, strict=True):
             texts[position] = text
         pending = pending[_inexact_positions(longer, values[pending].astype(name))]
+    if larger:  # ncgen reads "-0", which ncdump prints, as an integer without a sign
+        texts = ["-0." if text == "-0" else text for text in texts]
     for position in np.flatnonzero(~np.isfinite(values)).tolist():
         texts[position] = _NOT_FINITE[str(numbers[position])] + _TYPES[name][1]
     return texts
