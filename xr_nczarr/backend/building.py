@@ -158,18 +158,17 @@ def _read_coordinates(
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
+    store = source.opened.store.name
     for name, variable in (decoded.variables | source.as_stored).items():
         if variable.dims != (name,) or name in source.unreadable or not variable.size:
             continue
         array = source.arrays[name]
-        data = CodedArray.around(variable._data, source.opened.store.name, source.path_of(name))
-        if name in source.as_stored:
-            data = SelectedArray(require_chunks(array))
         try:
-            if isinstance(data, CodedArray):
-                values[name] = data.decode(data.array.get_duck_array())
+            if name in source.as_stored:
+                values[name] = SelectedArray(require_chunks(array)).get_duck_array()
             else:
-                values[name] = data.get_duck_array()
+                coded = CodedArray.around(variable._data, store, source.path_of(name))
+                values[name] = coded.decode(coded.array.get_duck_array())
         except PASSING:
             raise
         except Exception as error:
