@@ -6,9 +6,10 @@ import importlib.util
 import io
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +40,6 @@ Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
 
 The function yields None for a file that does not exist.
 """
-
-_Result = TypeVar("_Result")
 
 _Columns = Mapping[str, Any]
 """Mapping of column names to the values in each column of a file."""
@@ -110,7 +109,8 @@ class RecordFiles:
         LimitError
             If the file has more than `max_rows` rows, or is larger than `max_bytes`.
         """
-        return self._call(name, lambda file: file.row(row))
+        with self._file(name) as file:
+            return file.row(row)
 
     def row_count(self, name: str) -> int:
         """Return the number of rows in the file `name`, or 0 if the file does not exist.
@@ -120,13 +120,15 @@ class RecordFiles:
         ReferenceSetError, LimitError
             As in `row`.
         """
-        return self._call(name, lambda file: file.row_count)
+        with self._file(name) as file:
+            return file.row_count
 
-    def _call(self, name: str, function: Callable[[_RecordFile], _Result]) -> _Result:
-        """Call a function with a record file, and add the file's name to any error."""
+    @contextmanager
+    def _file(self, name: str) -> Iterator[_RecordFile]:
+        """Yield a record file, and add its name to any error in the ``with`` block."""
         with ErrorContext(key=name):
             try:
-                return function(self.load([name])[name])
+                yield self.load([name])[name]
             except (NczarrError, MemoryError):
                 raise
             except Exception as error:  # parquet libraries raise errors of many types
