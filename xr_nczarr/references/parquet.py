@@ -68,31 +68,23 @@ def parse_parquet_references(
     members = parse_members(metadata)
     documents, record_size = members.get("metadata"), members.get("record_size")
     if not isinstance(documents, dict):
-        raise ReferenceSetError(
-            f'"metadata" is {quote(repr(documents))}; expected an object',
-            key=".zmetadata",
-            place="metadata",
-        )
+        raise _unexpected("metadata", documents, "an object")
     if type(record_size) is not int or not 1 <= record_size <= _MAX_RECORD_ROWS:
-        raise ReferenceSetError(
-            f'"record_size" is {quote(repr(record_size))}; expected an integer from 1 to '
-            f"{_MAX_RECORD_ROWS:,}",
-            key=".zmetadata",
-            place="record_size",
-        )
+        raise _unexpected("record_size", record_size, f"an integer from 1 to {_MAX_RECORD_ROWS:,}")
     set_id = members.get(SET_ID)
     if not isinstance(set_id, str | None):
-        raise ReferenceSetError(
-            f'"{SET_ID}" is {quote(repr(set_id))}; expected a string',
-            key=".zmetadata",
-            place=SET_ID,
-        )
+        raise _unexpected(SET_ID, set_id, "a string")
     texts = {
         key: value if isinstance(value, str) else json.dumps(_dotted(key, value))
         for key, value in documents.items()
     }
     records = RecordFiles(fetch, record_size, limits.max_consolidated_bytes, set_id)
     return RecordSet(texts, records=records)
+
+
+def _unexpected(name: str, value: Json, expected: str) -> ReferenceSetError:
+    problem = f'"{name}" is {quote(repr(value))}; expected {expected}'
+    return ReferenceSetError(problem, key=".zmetadata", place=name)
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,7 @@ def _is_record_set(value: Any) -> bool:
     """
     if isinstance(value, Mapping):
         return "record_size" in value
-    if not isinstance(value, str):
-        return False
-    return is_record_document(value.encode(errors="backslashreplace"))
+    return isinstance(value, str) and is_record_document(value.encode(errors="backslashreplace"))
 
 
 def parse_references(
