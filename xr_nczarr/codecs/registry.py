@@ -274,9 +274,7 @@ def compressed(data: bytes, name: str) -> bytes:
 
     This is the inverse of `decompressed`.
     """
-    flow = Flow("document", UINT8, None, None, len(data), limited=False)
-    codec = compile_chain([CodecSpec(name, place="document")], flow, DEFAULT_LIMITS, {})
-    return bytes(codec.encode_buffer(np.frombuffer(data, UINT8)))
+    return bytes(numcodecs_registry.get_codec({"id": name}).encode(data))
 
 
 def _place(spec: CodecSpec) -> str:
