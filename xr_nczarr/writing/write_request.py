@@ -120,11 +120,7 @@ def normalize(
     """
     base, encoding = group_path(group), encoding or {}
     if isinstance(obj, DataTree):
-        unknown_paths = set(encoding) - {node.path for node in obj.subtree}
-        if unknown_paths:
-            raise ValueError(
-                f"encoding contains groups that are not in the DataTree: {sorted(unknown_paths)}"
-            )
+        _check_groups(obj, "encoding", encoding)
         _check_unlimited(obj, unlimited)
         if isinstance(unlimited, Mapping):
             unlimited = _with_owners(obj, unlimited)
@@ -162,16 +158,21 @@ def normalize(
     return WriteRequest(path=base, groups=groups, layout=layout, options=options)
 
 
+def _check_groups(tree: DataTree, argument: str, by_group: Mapping[str, Any]) -> None:
+    """Raise ValueError if a key of the argument `by_group` is not the path of a group."""
+    unknown_paths = by_group.keys() - {node.path for node in tree.subtree}
+    if unknown_paths:
+        raise ValueError(
+            f"{argument} contains groups that are not in the DataTree: {sorted(unknown_paths)}"
+        )
+
+
 def _check_unlimited(tree: DataTree, unlimited: Any) -> None:
     """Raise ValueError if `unlimited` names a group or dimension that is not in the tree."""
     dims = {node.path: set(map(str, node.dims)) for node in tree.subtree}
-    if not isinstance(unlimited, Mapping):
-        requested = [("the DataTree", unlimited, set().union(*dims.values()))]
-    elif unknown_paths := unlimited.keys() - dims.keys():
-        raise ValueError(
-            f"unlimited_dims contains groups that are not in the DataTree: {sorted(unknown_paths)}"
-        )
-    else:
+    requested = [("the DataTree", unlimited, set().union(*dims.values()))]
+    if isinstance(unlimited, Mapping):
+        _check_groups(tree, "unlimited_dims", unlimited)
         requested = [(f"group {path}", names, dims[path]) for path, names in unlimited.items()]
     for where, names, known in requested:
         missing = _names(names) - known
