@@ -51,9 +51,8 @@ MAX_DIMENSION = MAX_NUMBER // 2
 
 ReferenceInput = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
-
-_MEMBERS = {"version", "templates", "gen", "refs"}
-_METADATA = {".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"}
+_VERSION_1_MEMBERS = {"version", "templates", "gen", "refs"}
+_METADATA_NAMES = {".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"}
 
 
 def is_reference_document(document: bytes) -> bool:
@@ -67,9 +66,9 @@ def is_reference_document(document: bytes) -> bool:
         members, refs, _, _ = _load(document, DEFAULT_LIMITS)
     except ReferenceSetError:
         return False
-    return members.keys() <= _MEMBERS or (
-        refs is members and any(key.rpartition("/")[2] in _METADATA for key in refs)
-    )
+    if refs is members and any(key.rpartition("/")[2] in _METADATA_NAMES for key in refs):
+        return True
+    return members.keys() <= _VERSION_1_MEMBERS
 
 
 def _is_record_set(value: Any) -> bool:
