@@ -29,7 +29,7 @@ from xr_nczarr.copying.relayout import relayout
 from xr_nczarr.copying.subset import Subset
 from xr_nczarr.dataset import OpenedStore, open_netcdf
 from xr_nczarr.encoding.names import check_dimension, stored_name
-from xr_nczarr.encoding.number_encoding import as_conflicts
+from xr_nczarr.encoding.xarray_encoder import as_conflicts
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, quote, unknown
 from xr_nczarr.model import Node, child_path, group_path, is_within, parent_path
 from xr_nczarr.netcdf import Group, Layout, Variable

@@ -28,7 +28,6 @@ from xr_nczarr.encoding.blockwise import blockwise, largest
 from xr_nczarr.encoding.number_encoding import (
     SHOWN_KEYS,
     Rounding,
-    as_conflicts,
     check_fill,
     encode_numbers,
     fill_value_of,
@@ -51,8 +50,13 @@ from xr_nczarr.encoding.time_units import (
     in_encoded_unit,
     is_time,
     refuse_calendar_units,
-    refuse_missing_dates,
     refuse_unknown_calendar,
+)
+from xr_nczarr.encoding.xarray_encoder import (
+    as_conflicts,
+    cf_encoded,
+    is_all_nat,
+    refuse_missing_dates,
 )
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
@@ -266,7 +270,7 @@ def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: s
         data = _checked_times(data, variable.dtype, encoding, name)
     if lazy:
         return variable.copy(data=data)
-    return cf_encoded(variable, name) if _is_all_nat(variable) else variable
+    return cf_encoded(variable, name) if is_all_nat(variable) else variable
 
 
 def _encoded_by_block(
@@ -469,33 +473,3 @@ def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
             f"the new values have dtype {values.dtype}, but the stored values have dtype {dtype}"
         )
     return values.astype(dtype)
-
-
-def cf_encoded(variable: Variable, name: str) -> Variable:
-    """Encode a variable with xarray, raising ConflictError if xarray fails."""
-    refuse_missing_dates(variable, name)
-    calendar = variable.encoding.get("calendar")
-    if _is_all_nat(variable):
-        variable = variable.copy(deep=False)
-        variable.encoding["calendar"] = "proleptic_gregorian"
-    with as_conflicts():
-        encoded = conventions.encode_cf_variable(variable, name=name)
-    if "calendar" in encoded.attrs and calendar is not None:
-        encoded.attrs["calendar"] = calendar
-    return encoded
-
-
-def _is_all_nat(variable: Variable) -> bool:
-    """Return whether an in-memory variable contains only NaT, and xarray fails to encode it.
-
-    xarray fails in the standard calendar, because it compares the earliest time with the first
-    Gregorian date. If there are no times at all, it fails in calendars that NumPy does not support.
-    The caller can choose another calendar that NumPy supports, because NaT is stored in the same
-    way in all of them.
-    """
-    if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
-        return False
-    if not variable.size:
-        return True
-    calendar = str(variable.encoding.get("calendar")).lower()
-    return calendar in ("standard", "gregorian") and bool(np.isnat(variable.to_numpy()).all())

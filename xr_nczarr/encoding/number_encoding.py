@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +11,7 @@ from xarray.coding.variables import CFScaleOffsetCoder
 
 from xr_nczarr.backend.decoding import PACKING_KEYS, unwrapped
 from xr_nczarr.encoding.blockwise import blockwise
-from xr_nczarr.errors import ConflictError, NczarrError, reason_of
+from xr_nczarr.errors import ConflictError
 
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
 """The keys of an encoding that error messages show."""
@@ -190,26 +189,6 @@ def misfit(
         remedy=remedy,
         variable=name or None,
     )
-
-
-_CHANGE_ENCODING = (
-    "Correct the encoding, such as its dtype or units, or convert the values with astype. To "
-    "change the encoding of a stored variable, write it to a new store"
-)
-
-
-@contextmanager
-def as_conflicts(remedy: str = _CHANGE_ENCODING) -> Iterator[None]:
-    """Convert errors raised by xarray and NumPy to ConflictErrors, which can name the variable."""
-    try:
-        yield
-    except NczarrError:
-        raise
-    except (ValueError, TypeError, OverflowError, LookupError) as error:
-        raise ConflictError(
-            f"the values cannot be encoded, or cannot be decoded again ({reason_of(error)})",
-            remedy=remedy,
-        ) from error
 
 
 @blockwise

@@ -134,20 +134,3 @@ def refuse_unknown_calendar(variable: Variable, encoding: Mapping[str, Any], nam
             remedy=f"Correct the encoding: the known calendars are {', '.join(known)}",
             variable=name,
         )
-
-
-def refuse_missing_dates(variable: Variable, name: str) -> None:
-    """Raise ConflictError if some of the cftime dates in memory are missing.
-
-    xarray cannot encode them.
-    """
-    if variable.dtype != object or hasattr(variable.data, "dask"):
-        return
-    is_missing = variable.isnull().to_numpy()
-    present = variable.to_numpy()[~is_missing]
-    if is_missing.any() and present.size and hasattr(present[0], "calendar"):
-        raise ConflictError(
-            "some cftime dates are missing, and xarray cannot encode missing cftime dates",
-            remedy=f"Drop them, or open the source with decode_times={{{name!r}: False}}",
-            variable=name,
-        )

@@ -7,18 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from xarray import Variable, conventions
+from xarray import Variable
 from xarray.coding.strings import is_unicode_dtype
 
-from xr_nczarr.encoding.cf_encoding import cf_encoded, with_checked_values
+from xr_nczarr.encoding.cf_encoding import with_checked_values
 from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
 from xr_nczarr.encoding.names import check_dimension, stored_name, user_attributes
-from xr_nczarr.encoding.number_encoding import (
-    as_conflicts,
-    fill_value_of,
-    missing_values,
-    with_float_scale,
-)
+from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.encoding.strings import (
     TEXT,
@@ -28,6 +23,7 @@ from xr_nczarr.encoding.strings import (
     string_data,
     typed_empty,
 )
+from xr_nczarr.encoding.xarray_encoder import as_conflicts, group_encoded
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.annotations import WIDTH
@@ -101,37 +97,11 @@ def encode_variables(
         with ErrorContext(variable=str(key)), as_conflicts():
             prepared[key] = _prepared(variable, str(key), key in encoding)
     encoded = {}
-    for key, variable in _cf_encoded(prepared).items():
+    for key, variable in group_encoded(prepared).items():
         name = stored_name(key)
-        if prepared[key].attrs.get("bounds") == key:
-            # xarray removes the attributes that bounds share with the variable they belong to. A
-            # variable that is its own bounds would lose its units.
-            variable = conventions.encode_cf_variable(prepared[key], name=key)
         with ErrorContext(variable=name), as_conflicts():
             variable = typed_empty(variable, prepared[key].encoding)
             encoded[name] = _encode_variable(variable, name, layout, key in encoding)
-    return encoded
-
-
-def _cf_encoded(variables: Mapping[Hashable, Variable]) -> Mapping[Hashable, Variable]:
-    """Encode variables with xarray, raising ConflictError for the variable that xarray rejects.
-
-    In `variables`, ``bounds`` attributes that are not text, such as bounding boxes, are emptied.
-    They name no variable, and xarray fails if it looks one up.
-    """
-    boxes = {}
-    for key, variable in variables.items():
-        if not isinstance(bounds := variable.attrs.get("bounds", ""), str):
-            boxes[key], variable.attrs["bounds"] = bounds, ""
-    try:
-        encoded: Mapping[Hashable, Variable] = conventions.cf_encoder(dict(variables), {})[0]
-    except Exception:
-        for key, variable in variables.items():
-            with ErrorContext(variable=str(key)):
-                cf_encoded(variable, str(key))
-        raise
-    for key, box in boxes.items():
-        encoded[key].attrs["bounds"] = box
     return encoded
 
 
@@ -142,7 +112,7 @@ def encode_alone(variable: Variable, name: str, layout: Layout, explicit: bool) 
     attributes that a bounds variable shares with its coordinate variable.
     """
     prepared = _prepared(variable, name, explicit)
-    encoded = conventions.encode_cf_variable(prepared, name=name)
+    encoded = group_encoded({name: prepared})[name]
     return _encode_variable(typed_empty(encoded, prepared.encoding), name, layout, explicit)
 
 

@@ -1,0 +1,109 @@
+"""Encode variables with xarray, and correct what it loses or reports without a variable's name."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+from xarray import Variable, conventions
+
+from xr_nczarr.errors import ConflictError, ErrorContext, NczarrError, reason_of
+
+_CHANGE_ENCODING = (
+    "Correct the encoding, such as its dtype or units, or convert the values with astype. To "
+    "change the encoding of a stored variable, write it to a new store"
+)
+
+
+def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Variable]:
+    """Encode the variables of a group with xarray.
+
+    xarray removes the attributes that bounds share with the variable they belong to.
+
+    In `variables`, ``bounds`` attributes that are not text, such as bounding boxes, are emptied.
+    They name no variable, and xarray fails if it looks one up.
+
+    Raises
+    ------
+    ConflictError
+        If xarray rejects a variable.
+    """
+    boxes = {}
+    for key, variable in variables.items():
+        if not isinstance(bounds := variable.attrs.get("bounds", ""), str):
+            boxes[key], variable.attrs["bounds"] = bounds, ""
+    try:
+        encoded: dict[Hashable, Variable] = conventions.cf_encoder(dict(variables), {})[0]
+    except Exception:
+        for key, variable in variables.items():
+            with ErrorContext(variable=str(key)):
+                cf_encoded(variable, str(key))
+        raise
+    for key, variable in variables.items():
+        if variable.attrs.get("bounds") == key:  # xarray has removed the variable's own units
+            encoded[key] = conventions.encode_cf_variable(variable, name=key)
+    for key, box in boxes.items():
+        encoded[key].attrs["bounds"] = box
+    return encoded
+
+
+def cf_encoded(variable: Variable, name: str) -> Variable:
+    """Encode a variable with xarray, raising ConflictError if xarray fails."""
+    refuse_missing_dates(variable, name)
+    calendar = variable.encoding.get("calendar")
+    if is_all_nat(variable):
+        variable = variable.copy(deep=False)
+        variable.encoding["calendar"] = "proleptic_gregorian"
+    with as_conflicts():
+        encoded = conventions.encode_cf_variable(variable, name=name)
+    if "calendar" in encoded.attrs and calendar is not None:
+        encoded.attrs["calendar"] = calendar
+    return encoded
+
+
+def refuse_missing_dates(variable: Variable, name: str) -> None:
+    """Raise ConflictError if some of the cftime dates in memory are missing.
+
+    xarray cannot encode them.
+    """
+    if variable.dtype != object or hasattr(variable.data, "dask"):
+        return
+    is_missing = variable.isnull().to_numpy()
+    present = variable.to_numpy()[~is_missing]
+    if is_missing.any() and present.size and hasattr(present[0], "calendar"):
+        raise ConflictError(
+            "some cftime dates are missing, and xarray cannot encode missing cftime dates",
+            remedy=f"Drop them, or open the source with decode_times={{{name!r}: False}}",
+            variable=name,
+        )
+
+
+def is_all_nat(variable: Variable) -> bool:
+    """Return whether an in-memory variable contains only NaT, and xarray fails to encode it.
+
+    xarray fails in the standard calendar, because it compares the earliest time with the first
+    Gregorian date. If there are no times at all, it fails in calendars that NumPy does not support.
+    The caller can choose another calendar that NumPy supports, because NaT is stored in the same
+    way in all of them.
+    """
+    if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
+        return False
+    if not variable.size:
+        return True
+    calendar = str(variable.encoding.get("calendar")).lower()
+    return calendar in ("standard", "gregorian") and bool(np.isnat(variable.to_numpy()).all())
+
+
+@contextmanager
+def as_conflicts(remedy: str = _CHANGE_ENCODING) -> Iterator[None]:
+    """Convert errors raised by xarray and NumPy to ConflictErrors, which can name the variable."""
+    try:
+        yield
+    except NczarrError:
+        raise
+    except (ValueError, TypeError, OverflowError, LookupError) as error:
+        raise ConflictError(
+            f"the values cannot be encoded, or cannot be decoded again ({reason_of(error)})",
+            remedy=remedy,
+        ) from error
