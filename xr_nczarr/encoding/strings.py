@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from xarray.coding.strings import (
 )
 
 from xr_nczarr.encoding.blockwise import blockwise, largest, opened_lazily
-from xr_nczarr.encoding.encoding_keys import requests_bytes
 from xr_nczarr.encoding.number_encoding import misfit
 from xr_nczarr.errors import ConflictError, UnsupportedError, quote
 from xr_nczarr.netcdf import Layout
@@ -48,24 +46,6 @@ def typed_text(variable: Variable, name: str) -> Variable:
             stacklevel=2,
         )
     return variable.copy(data=without_missing(variable.data, TEXT))
-
-
-def typed_empty(variable: Variable, encoding: Mapping[str, Any]) -> Variable:
-    """Return an empty array of objects with the item type that its encoding declares.
-
-    Otherwise, xarray would store it as float64, because it has no items that show their type. This
-    function is called after xarray's encoding, which drops the item type of arrays with a
-    ``_FillValue``. `encoding` is the encoding of the variable before that. Any other variable is
-    returned unchanged.
-    """
-    if variable.size or variable.dtype != object or variable.dtype.metadata:
-        return variable
-    declared = encoding.get("dtype")
-    is_binary = declared is not str and requests_bytes(encoding)
-    if not is_binary and declared not in (str, np.dtype(object)):
-        return variable
-    item_type = bytes if is_binary else str
-    return variable.copy(data=np.empty(variable.shape, create_vlen_dtype(item_type)))
 
 
 def check_items(variable: Variable, name: str) -> None:

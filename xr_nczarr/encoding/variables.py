@@ -8,21 +8,14 @@ from typing import Any
 
 import numpy as np
 from xarray import Variable
-from xarray.coding.strings import is_unicode_dtype
+from xarray.coding.strings import create_vlen_dtype, is_unicode_dtype
 
 from xr_nczarr.encoding.cf_encoding import with_checked_values
 from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
 from xr_nczarr.encoding.names import check_dimension, stored_name, user_attributes
 from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
-from xr_nczarr.encoding.strings import (
-    TEXT,
-    check_items,
-    encode_text,
-    in_width,
-    string_data,
-    typed_empty,
-)
+from xr_nczarr.encoding.strings import check_items, encode_text, in_width, string_data
 from xr_nczarr.encoding.xarray_encoder import as_conflicts, group_encoded
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError
 from xr_nczarr.netcdf import Layout
@@ -100,7 +93,6 @@ def encode_variables(
     for key, variable in group_encoded(prepared).items():
         name = stored_name(key)
         with ErrorContext(variable=name), as_conflicts():
-            variable = typed_empty(variable, prepared[key].encoding)
             encoded[name] = _encode_variable(variable, name, layout, key in encoding)
     return encoded
 
@@ -111,9 +103,8 @@ def encode_alone(variable: Variable, name: str, layout: Layout, explicit: bool) 
     A bounds variable keeps all its attributes. `encode_variables`, in contrast, leaves out the
     attributes that a bounds variable shares with its coordinate variable.
     """
-    prepared = _prepared(variable, name, explicit)
-    encoded = group_encoded({name: prepared})[name]
-    return _encode_variable(typed_empty(encoded, prepared.encoding), name, layout, explicit)
+    encoded = group_encoded({name: _prepared(variable, name, explicit)})[name]
+    return _encode_variable(encoded, name, layout, explicit)
 
 
 def _check_values(variable: Variable) -> None:
@@ -166,25 +157,26 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
 
 
 def _typed_if_empty(variable: Variable) -> Variable:
-    """Convert an empty array of objects to strings or encoded times if its encoding requests them.
+    """Convert an empty array of objects to the type that its encoding requests, if any.
 
-    xarray would store any empty array of objects as floats without units. Variable-length strings
-    are handled by `typed_empty`.
+    The type is that of strings, bytes or encoded times. xarray would store the array as floats
+    without units, because it has no items that show their type.
     """
     if variable.dtype != object or variable.dtype.metadata or variable.size:
         return variable
-    encoding, shape = dict(variable.encoding), variable.shape
+    encoding = dict(variable.encoding)
+    moved: tuple[str, ...] = ()
+    dtype: Any = object
     if " since " in str(encoding.get("units")):
-        data = np.empty(shape, encoding.get("dtype", "i8"))
-        moved: tuple[str, ...] = ("units", "calendar")
+        dtype, moved = encoding.get("dtype", "i8"), ("units", "calendar")
     elif (width := _character_count(encoding, variable.ndim)) is not None:
-        data = np.empty(shape, f"S{width}")
-        moved = ("_Encoding",)
-    elif _requests_text(encoding):
-        return variable.copy(data=np.empty(shape, _text_dtype(encoding.get("dtype")) or TEXT))
-    else:
-        return variable
+        dtype, moved = f"S{width}", ("_Encoding",)
+    elif (text := _text_dtype(encoding.get("dtype"))) is not None:
+        dtype = text
+    elif (item_type := _item_type(encoding)) is not None:
+        dtype = create_vlen_dtype(item_type)
     attributes = {key: encoding.pop(key) for key in moved if key in encoding}
+    data = np.empty(variable.shape, dtype)
     return Variable(variable.dims, data, variable.attrs | attributes, encoding)
 
 
@@ -195,11 +187,15 @@ def _character_count(encoding: Mapping[str, Any], rank: int) -> int | None:
     return max(1, int(stored[-1])) if is_joined else None
 
 
-def _requests_text(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an encoding requests characters or fixed-width strings."""
+def _item_type(encoding: Mapping[str, Any]) -> type | None:
+    """Return the type of variable-length items that an encoding requests, or None if unknown."""
     dtype = encoding.get("dtype")
-    is_text = dtype is not None and dtype is not str and np.dtype(dtype).kind in "STU"
-    return is_text or not _TEXT_KEYS.isdisjoint(encoding)
+    kind = None if dtype is None else np.dtype(dtype).kind
+    if kind in ("S", "T", "U") or not _TEXT_KEYS.isdisjoint(encoding):
+        return str
+    if requests_bytes(encoding):
+        return bytes
+    return str if kind == "O" else None
 
 
 def _move_key(variable: Variable, explicit: bool) -> None:

@@ -43,6 +43,9 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
     for key, variable in variables.items():
         if variable.attrs.get("bounds") == key:  # xarray has removed the variable's own units
             encoded[key] = conventions.encode_cf_variable(variable, name=key)
+        if encoded[key].dtype == object and not variable.size:
+            # If there is a fill value, xarray has dropped the type of the items.
+            encoded[key] = encoded[key].copy(data=variable.data)
     for key, box in boxes.items():
         encoded[key].attrs["bounds"] = box
     return encoded
