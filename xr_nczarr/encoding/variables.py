@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 from xarray import Variable
-from xarray.coding.strings import create_vlen_dtype, is_unicode_dtype
+from xarray.coding.strings import (
+    check_vlen_dtype,
+    create_vlen_dtype,
+    is_bytes_dtype,
+    is_unicode_dtype,
+)
 
 from xr_nczarr.encoding.cf_encoding import with_checked_values
 from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
@@ -244,7 +249,8 @@ def _encode_variable(
         data = string_data(data, width, layout, attributes.get("_FillValue"))
         dtype = data.dtype
     else:
-        dtype, endian = variable.dtype, requested_endian(encoding)
+        dtype = create_vlen_dtype(bytes) if is_vlen_bytes else variable.dtype
+        endian = requested_endian(encoding)
         if endian == "big" and dtype.type.__module__ != "numpy":
             raise UnsupportedError(f"dtype {dtype.name} can only be written as little-endian")
         dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
@@ -262,11 +268,10 @@ def _encode_variable(
         data, described = quantized(data, encoding, missing, name)
         attributes |= described
     if attributes.get("_FillValue") is not None:
-        binary = kind == "other" and dtype.hasobject
-        attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype, binary=binary)
+        attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], dtype)
     else:
         attributes.pop("_FillValue", None)
-    fill_value = _fill_value(encoding, attributes, dtype, kind, layout, explicit)
+    fill_value = _fill_value(encoding, attributes, dtype, layout, explicit)
     return EncodedVariable(
         dimensions=tuple(map(str, variable.dims)),
         data=data,
@@ -282,17 +287,15 @@ def _fill_value(
     encoding: Mapping[str, Any],
     attributes: Mapping[str, Any],
     dtype: np.dtype[Any],
-    kind: Kind,
     layout: Layout,
     explicit: bool,
 ) -> Any:
     # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
     # requires a fill value, as in xarray.
     independent = layout.is_plain_zarr and layout.zarr.requires_fill_value
-    binary = kind == "other" and dtype.hasobject
     fill_value = None
     if explicit or independent:
-        fill_value = _requested_fill(encoding, dtype, explicit, binary=binary)
+        fill_value = _requested_fill(encoding, dtype, explicit)
     undefined = explicit and encoding.get("fill_value", 0) is None
     declared = attributes.get("_FillValue")
     if declared is not None and not (independent and fill_value is not None):
@@ -301,7 +304,7 @@ def _fill_value(
         layout.zarr.requires_fill_value or not (layout.is_plain_zarr or undefined)
     ):
         default = zero if layout.is_plain_zarr else default_fill  # 0 as in zarr-python
-        fill_value = b"" if binary else default(dtype)
+        fill_value = b"" if check_vlen_dtype(dtype) is bytes else default(dtype)
     return fill_value
 
 
@@ -325,9 +328,7 @@ def _joined(variable: Variable) -> bool:
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 
 
-def _requested_fill(
-    encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool, *, binary: bool
-) -> Any:
+def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
     """Return the fill value that an encoding requests, in the dtype of the array, or None.
 
     If the value does not fit the dtype and was inherited from the opened store, it is ignored.
@@ -348,7 +349,7 @@ def _requested_fill(
     else:
         fits = (kind in "OSTU") == (dtype.kind in "OSU")
     if fits or dtype.kind == "V":
-        return fill_scalar(requested, dtype, binary=binary)
+        return fill_scalar(requested, dtype)
     if explicit:
         raise ConflictError(
             f"fill_value {requested!r} does not fit in dtype {dtype}",
@@ -357,15 +358,15 @@ def _requested_fill(
     return None
 
 
-def fill_scalar(value: Any, dtype: np.dtype[Any], *, binary: bool = False) -> Any:
+def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     """Convert a fill value to a scalar of `dtype`.
 
-    If `dtype` has variable-length items, the result is bytes if `binary` is True, and a string
-    otherwise. Raise ConflictError if `dtype` is a fixed-width string type and `value` is too long
-    for it.
+    If `dtype` is object, the result is a string, unless the dtype declares that its items are
+    bytes. Raise ConflictError if `dtype` is a fixed-width string type and `value` is too long for
+    it.
     """
     value = np.asarray(value).reshape(-1)[0]
-    if dtype.kind == "S" or (dtype.kind == "O" and binary):
+    if is_bytes_dtype(dtype):
         is_text = isinstance(value, str)
         text = value.encode("utf-8", "surrogateescape") if is_text else bytes(value)
         if dtype.kind == "O":
