@@ -290,22 +290,23 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
+    """Return the fill value of the array, or None if it is undefined."""
     # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
     # requires a fill value, as in xarray.
     independent = layout.is_plain_zarr and layout.zarr.requires_fill_value
-    fill_value = None
-    if explicit or independent:
-        fill_value = _requested_fill(encoding, dtype, explicit)
-    undefined = explicit and encoding.get("fill_value", 0) is None
+    inspected = explicit or independent
+    requested = _requested_fill(encoding, dtype, explicit) if inspected else None
     declared = attributes.get("_FillValue")
-    if declared is not None and not (independent and fill_value is not None):
-        fill_value = declared
-    elif fill_value is None and (
-        layout.zarr.requires_fill_value or not (layout.is_plain_zarr or undefined)
-    ):
-        default = zero if layout.is_plain_zarr else default_fill  # 0 as in zarr-python
-        fill_value = b"" if check_vlen_dtype(dtype) is bytes else default(dtype)
-    return fill_value
+    if requested is not None and (independent or declared is None):
+        return requested
+    if declared is not None:
+        return declared
+    undefined = layout.is_plain_zarr or (explicit and encoding.get("fill_value", 0) is None)
+    if undefined and not layout.zarr.requires_fill_value:
+        return None
+    if check_vlen_dtype(dtype) is bytes:
+        return b""
+    return zero(dtype) if layout.is_plain_zarr else default_fill(dtype)  # 0 as in zarr-python
 
 
 def _with_booleans(variable: Variable) -> Variable:
