@@ -18,13 +18,13 @@ from xr_nczarr.backend.decoding import (
     decode_variables,
     decoding_error,
     find_undecodable,
-    for_empty_times,
     require_chunks,
     without_tracebacks,
 )
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, decoder_errors_as_metadata
 from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup, fetching_coordinates
+from xr_nczarr.backend.times import for_empty_times
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
 from xr_nczarr.netcdf import Group

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from xarray import Variable
-from xarray.coding.times import CFDatetimeCoder
 from xarray.conventions import CF_RELATED_DATA, decode_cf_variables
 
 from xr_nczarr.backend.lazy import LazyArray
@@ -41,8 +40,6 @@ PACKING_KEYS = ("scale_factor", "add_offset")
 _VALUE_KEYS = ("_FillValue", "missing_value", *PACKING_KEYS, "_Unsigned", "_Encoding")
 _DECODED_BY = {*_VALUE_KEYS, "dtype", "units", "calendar", "coordinates", *CF_RELATED_DATA}
 """Names of the attributes that affect how xarray decodes a variable."""
-
-NUMPY_CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
 
 PASSING = (StorageTimeoutError, StorageConnectionError)
 """Transient errors, which are re-raised because they do not mean that a variable is damaged."""
@@ -181,28 +178,6 @@ def decode_variables(
         coordinates |= more_coordinates
     ordered = {name: decoded[name] for name in variables if name in decoded}
     return ordered, dict(remaining), coordinates
-
-
-def for_empty_times(
-    variables: Mapping[Any, Variable], decoding: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Return decoding options that let xarray decode empty time variables.
-
-    By default, xarray fails to decode an empty array in a calendar that NumPy does not support,
-    because it looks for the earliest time. With ``use_cftime=True``, it does not.
-    """
-    if decoding.get("decode_times", True) is not True or decoding.get("use_cftime") is not None:
-        return decoding
-    names: set[Any] = set()
-    for name, variable in variables.items():
-        is_time = " since " in str(variable.attrs.get("units"))
-        calendar = str(variable.attrs.get("calendar", "standard")).lower()
-        if is_time and not variable.size and calendar not in NUMPY_CALENDARS:
-            names |= {name, str(variable.attrs.get("bounds", name))}
-    if not names:
-        return decoding
-    coder = CFDatetimeCoder(use_cftime=True)
-    return {**decoding, "decode_times": dict.fromkeys(names & variables.keys(), coder)}
 
 
 def find_undecodable(

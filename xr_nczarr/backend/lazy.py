@@ -16,16 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from xarray.core import indexing
 
-from xr_nczarr.backend.dates import as_declared, decode_dates
+from xr_nczarr.backend.times import as_declared, decode_dates
 from xr_nczarr.chunks import ChunkedArray, Convert
 from xr_nczarr.chunks.selection import ReadRequest, Selection, select_all
-from xr_nczarr.errors import (
-    ErrorContext,
-    MetadataError,
-    NczarrError,
-    UnsupportedError,
-    reason_of,
-)
+from xr_nczarr.errors import ErrorContext, MetadataError, NczarrError, reason_of
 from xr_nczarr.locks import call_after_fork
 from xr_nczarr.netcdf.fixed_width import decode_strings
 
@@ -73,27 +67,6 @@ class LazyArray:
 def decode_text(stored: Array, text: Array) -> None:
     """Decode fixed-width strings from `stored`, and write them into `text`."""
     text[...] = decode_strings(stored)
-
-
-def convert_multiples(stored: Array, times: Array) -> None:
-    """Convert times from multiples of a unit to the unit, for example from 10 s to seconds.
-
-    `times` is written in place.
-
-    Raises
-    ------
-    UnsupportedError
-        If a time does not fit in the dtype of `times`.
-    """
-    times[...] = stored
-    overflown = times.astype(stored.dtype).astype("i8") != stored.astype("i8")
-    if overflown.any():
-        number = stored[overflown].astype("i8")[0]
-        raise UnsupportedError(
-            f"the stored time {number} of dtype {stored.dtype.name} does not fit in dtype "
-            f"{times.dtype.name}",
-            remedy="Read the variable with zarr-python",
-        )
 
 
 @dataclass(eq=False, repr=False)

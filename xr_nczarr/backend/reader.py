@@ -12,13 +12,7 @@ from xarray import Variable
 from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.backend.decoding import unpacked_fill
-from xr_nczarr.backend.lazy import (
-    LazyArray,
-    SelectedArray,
-    UnreadableArray,
-    convert_multiples,
-    decode_text,
-)
+from xr_nczarr.backend.lazy import LazyArray, SelectedArray, UnreadableArray, decode_text
 from xr_nczarr.backend.opened_encoding import (
     OPENING_KEY,
     Opening,
@@ -26,6 +20,7 @@ from xr_nczarr.backend.opened_encoding import (
     stored_encoding,
     xarray_attributes,
 )
+from xr_nczarr.backend.times import convert_multiples
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.codecs import check_codec
 from xr_nczarr.dataset import OpenedStore

@@ -23,7 +23,8 @@ from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_un
 from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.core.utils import dict_equiv
 
-from xr_nczarr.backend.decoding import NUMPY_CALENDARS, PACKING_KEYS
+from xr_nczarr.backend.decoding import PACKING_KEYS
+from xr_nczarr.backend.times import NUMPY_CALENDARS
 from xr_nczarr.encoding.blockwise import blockwise, largest
 from xr_nczarr.encoding.number_encoding import (
     SHOWN_KEYS,

@@ -11,7 +11,8 @@ import numpy as np
 from xarray import Dataset, Variable, conventions
 from xarray.coding.times import CFTimedeltaCoder
 
-from xr_nczarr.backend.decoding import for_empty_times, normalize_packing
+from xr_nczarr.backend.decoding import normalize_packing
+from xr_nczarr.backend.times import for_empty_times
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.encoding.cf_encoding import equal
 from xr_nczarr.encoding.strings import as_bytes

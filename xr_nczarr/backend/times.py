@@ -1,17 +1,64 @@
-"""Decode dates so that all parts of a variable have one type, and missing dates stay missing."""
+"""Decode times. All parts of a variable get the same type, and missing dates stay missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from xarray import Variable
+from xarray.coding.times import CFDatetimeCoder
 
-from xr_nczarr.errors import MetadataError
+from xr_nczarr.errors import MetadataError, UnsupportedError
 
 Array = npt.NDArray[Any]
+
+NUMPY_CALENDARS = ("standard", "gregorian", "proleptic_gregorian")
+
+
+def for_empty_times(
+    variables: Mapping[Any, Variable], decoding: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return decoding options that let xarray decode empty time variables.
+
+    By default, xarray fails to decode an empty array in a calendar that NumPy does not support,
+    because it looks for the earliest time. With ``use_cftime=True``, it does not.
+    """
+    if decoding.get("decode_times", True) is not True or decoding.get("use_cftime") is not None:
+        return decoding
+    names: set[Any] = set()
+    for name, variable in variables.items():
+        is_time = " since " in str(variable.attrs.get("units"))
+        calendar = str(variable.attrs.get("calendar", "standard")).lower()
+        if is_time and not variable.size and calendar not in NUMPY_CALENDARS:
+            names |= {name, str(variable.attrs.get("bounds", name))}
+    if not names:
+        return decoding
+    coder = CFDatetimeCoder(use_cftime=True)
+    return {**decoding, "decode_times": dict.fromkeys(names & variables.keys(), coder)}
+
+
+def convert_multiples(stored: Array, times: Array) -> None:
+    """Convert times from multiples of a unit to the unit, for example from 10 s to seconds.
+
+    `times` is written in place.
+
+    Raises
+    ------
+    UnsupportedError
+        If a time does not fit in the dtype of `times`.
+    """
+    times[...] = stored
+    overflown = times.astype(stored.dtype).astype("i8") != stored.astype("i8")
+    if overflown.any():
+        number = stored[overflown].astype("i8")[0]
+        raise UnsupportedError(
+            f"the stored time {number} of dtype {stored.dtype.name} does not fit in dtype "
+            f"{times.dtype.name}",
+            remedy="Read the variable with zarr-python",
+        )
 
 
 def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[Any]) -> Array:
