@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,10 +80,7 @@ def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[A
     dates = np.full(numbers.shape, np.nan, object)
     is_present = ~np.isnan(numbers)
     if is_present.any():
-        decoded = decode(numbers[is_present])
-        if not decoded.dtype.hasobject:
-            decoded = partial(decode, use_cftime=True)(numbers[is_present])
-        dates[is_present] = decoded
+        dates[is_present] = decode(numbers[is_present], use_cftime=True)
     return dates
 
 
