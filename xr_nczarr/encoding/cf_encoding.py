@@ -11,29 +11,25 @@ it accepts depends on who chose the encoding:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from xarray import Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
 from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_unicode_dtype
-from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 from xarray.core.utils import dict_equiv
 
 from xr_nczarr.backend.decoding import PACKING_KEYS
-from xr_nczarr.backend.times import NUMPY_CALENDARS
-from xr_nczarr.encoding.blockwise import blockwise, largest
+from xr_nczarr.encoding.blockwise import largest
 from xr_nczarr.encoding.number_encoding import (
     SHOWN_KEYS,
     Rounding,
+    as_type,
     check_fill,
     encode_numbers,
     fill_value_of,
     is_packed,
-    misfit,
     packing_dtype,
     real_numbers,
     with_float_scale,
@@ -46,28 +42,15 @@ from xr_nczarr.encoding.strings import (
     typed_text,
     without_missing,
 )
-from xr_nczarr.encoding.time_units import (
-    as_dates,
-    in_encoded_unit,
-    is_time,
-    refuse_calendar_units,
-    refuse_unknown_calendar,
-)
-from xr_nczarr.encoding.xarray_encoder import (
-    as_conflicts,
-    cf_encoded,
-    is_all_nat,
-    refuse_missing_dates,
-)
+from xr_nczarr.encoding.time_encoding import encode_times, in_time_dtype, with_checked_times
+from xr_nczarr.encoding.time_units import is_time
+from xr_nczarr.encoding.xarray_encoder import cf_encoded
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.fixed_width import measured_width
 
 # The encoding keys that determine the stored values, as opposed to the chunks and codecs.
 _VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
-_UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
-_INTEGER_TIMES = "Pass a _FillValue or the dtype float64 in the encoding"
-_OTHER_FILL = "Pass another _FillValue or dtype in the encoding, or call drop_encoding()"
 # For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {
     "b": "biufc",
@@ -94,12 +77,8 @@ def with_checked_values(variable: Variable, name: str) -> Variable:
         or NaT would be stored as an integer without a `_FillValue`.
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
-    if variable.dtype.kind in "mM":
-        data = variable.data
-        times = in_encoded_unit(data, name, encoding.get("units"))
-        variable = variable if times is data else variable.copy(data=times)
     if variable.dtype.kind in "mMO":
-        return _with_checked_times(variable, encoding, name)
+        return with_checked_times(variable, encoding, name)
     variable = _with_real_numbers(variable, encoding, name)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
     fill = fill_value_of(encoding)
@@ -187,7 +166,7 @@ def encode_as_stored(
         return new.data  # bytes of any length
     encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
     if is_time(new):
-        encode = _in_time_dtype if dtype.kind in "mM" else _encode_times
+        encode = in_time_dtype if dtype.kind in "mM" else encode_times
         return encode(new.data, dtype, encoding, name)
     new = ensure_dtype_not_object(typed_text(new, name), name=name)
     if new.dtype.kind in "iufb" and dtype.kind in "iuf":
@@ -211,7 +190,7 @@ def encode_as_stored(
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
     if joined:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
-    return _as_type(encoded.data, dtype)
+    return as_type(encoded.data, dtype)
 
 
 def has_same_decoding(variable: Variable, stored: Variable) -> bool:
@@ -241,236 +220,3 @@ def _check_kind(new: Variable, stored: Variable, name: str) -> None:
             f"the stored values have dtype {stored.dtype}",
             remedy="Convert the values first, or write the variable to a new store",
         )
-
-
-def _with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Check that an encoding can represent all times of a variable.
-
-    In calendars that NumPy does not support, NumPy times become cftime dates. xarray's default
-    encoding needs no check. Dask arrays are checked block by block when they are computed, so the
-    caller must use the returned variable.
-    """
-    refuse_calendar_units(encoding, name)
-    refuse_unknown_calendar(variable, encoding, name)
-    refuse_missing_dates(variable, name)
-    data, lazy = variable.data, hasattr(variable.data, "dask")
-    calendar = str(encoding.get("calendar") or "standard").lower()
-    dtype = np.dtype(encoding.get("dtype", "f8"))
-    specified = {"units", "dtype"} <= encoding.keys() and dtype.kind in "iuf"
-    if variable.dtype.kind == "M" and calendar not in NUMPY_CALENDARS and variable.size:
-        data = as_dates(data, np.dtype(object), {**encoding, "calendar": calendar}, name)
-    if lazy and variable.dtype.kind in "mM" and specified:
-        return _encoded_by_block(variable, data, encoding, name)
-    variable = variable if data is variable.data else variable.copy(data=data)
-    widest = dtype.kind == "i" and dtype.itemsize == 8  # the lowest int64 stands for NaT
-    if lazy:
-        checked = variable.dtype != object and dtype.kind in "iumM"
-    else:
-        checked = is_time(variable) and any(value is not None for value in encoding.values())
-    if checked and (is_packed(encoding) or fill_value_of(encoding) is not None or not widest):
-        data = _checked_times(data, variable.dtype, encoding, name)
-    if lazy:
-        return variable.copy(data=data)
-    return cf_encoded(variable, name) if is_all_nat(variable) else variable
-
-
-def _encoded_by_block(
-    variable: Variable, times: Any, encoding: Mapping[str, Any], name: str
-) -> Variable:
-    """Encode a dask array of times with the units and the dtype in an encoding.
-
-    xarray could also encode the blocks, but its errors do not name the variable, and it fails if
-    all times in a block are missing.
-
-    Parameters
-    ----------
-    variable
-        A variable of NumPy times, which provides the attributes.
-    times
-        The times of the variable, which may be cftime dates.
-    """
-    empty = np.empty((0,) * variable.ndim, variable.dtype)
-    encoded = cf_encoded(Variable(variable.dims, empty, variable.attrs, variable.encoding), name)
-    data = _encode_new_times(times, encoded.dtype, encoding, name)
-    return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
-
-
-@blockwise
-def _encode_new_times(
-    times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str
-) -> Any:
-    """Encode times in the units of the encoding.
-
-    Raise ConflictError if integers in these units cannot represent the times.
-    """
-    units = encoding["units"]
-    encoded, same = _encode_and_compare(times, encoding, name, units, accept_rounding=True)
-    if not same.all():
-        masked = dtype.kind == "f"
-        time = times[~same][0] if masked else _first_misfit(times, encoding, name, units)
-        if time != time:  # NaT
-            remedy = _INTEGER_TIMES
-        elif not masked and (finer := _finer_encoding(times, encoding, name)):
-            remedy = f"Pass encoding={{{name!r}: {finer}}}"
-        elif fill_value_of(encoding) is not None:
-            remedy = _OTHER_FILL
-        else:
-            remedy = "Pass the dtype float64 in the encoding"
-        raise misfit(f"the time {time}", encoding, dtype, remedy, name)
-    return _as_type(np.asarray(encoded.data), dtype)
-
-
-@blockwise
-def _checked_times(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str) -> Any:
-    """Return times unchanged, or raise ConflictError if decoding would not reproduce them.
-
-    Rounding to a float dtype is accepted.
-    """
-    encoded, same = _encode_and_compare(times, encoding, name, accept_rounding=True)
-    if not same.all():
-        remedy = _INTEGER_TIMES if fill_value_of(encoding) is None else _OTHER_FILL
-        raise misfit(f"the time {times[~same][0]}", encoding, encoded.dtype, remedy, name)
-    return times.astype(dtype, copy=False)
-
-
-@blockwise
-def _encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], name: str) -> Any:
-    """Encode times in the units of the stored variable.
-
-    Raises
-    ------
-    ConflictError
-        If decoding would not reproduce the times. If finer units would reproduce them, the error
-        message suggests an encoding with such units.
-    """
-    refuse_calendar_units(encoding, name)
-    encoded, same = _encode_and_compare(times, encoding, name, encoding.get("units"))
-    if not same.all():
-        finer = _finer_encoding(times, encoding, name)
-        remedy = "Write a new store with finer units"
-        remedy += f": encoding={{{name!r}: {finer}}}" if finer else ""
-        time = _first_misfit(times, encoding, name, encoding.get("units"))
-        raise misfit(f"the time {time}", encoding, dtype, remedy)
-    return _as_type(np.asarray(encoded.data), dtype)
-
-
-@blockwise
-def _in_time_dtype(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], name: str) -> Any:
-    """Convert times to the dtype of an array that stores NumPy times without CF encoding.
-
-    Raise ConflictError if this would change a time.
-    """
-    converted = times.astype(dtype)
-    same = equal(converted.astype(times.dtype), times)
-    if not same.all():
-        raise misfit(f"the time {times[~same][0]}", encoding, dtype, "Write a new store", name)
-    return converted
-
-
-def _encode_and_compare(
-    times: Any,
-    encoding: Mapping[str, Any],
-    name: str,
-    units: str | None = None,
-    *,
-    accept_rounding: bool = False,
-) -> tuple[Variable, Any]:
-    """Return encoded times, and a mask of the times that decoding reproduces.
-
-    If the times are not whole multiples of the requested units, xarray encodes them in finer units.
-    Decoding uses `units` or, by default, the units that xarray chose. With `accept_rounding`, times
-    that are stored as floats need not be equal, but must not become missing.
-    """
-    if times.dtype.kind in "mM":
-        times = in_encoded_unit(times, name, encoding.get("units"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the caller raises an error if the times are not equal
-        variable = Variable(range(times.ndim), times, {}, dict(encoding))
-        encoded = cf_encoded(variable, name)
-        if (
-            encoded.dtype.kind in "iu"
-            and not {"_FillValue", "missing_value"} & encoded.attrs.keys()
-        ):
-            missing = variable.isnull().to_numpy()
-            if missing.any() and (is_packed(encoding) or encoded.dtype.newbyteorder("=") != "i8"):
-                return encoded, ~missing
-        stored = encoded.copy(deep=False)
-        numbers = conventions.decode_cf_variable(
-            name, stored, decode_times=False, decode_timedelta=False
-        )
-        masked = (numbers.isnull() & ~variable.isnull()).to_numpy()
-        if masked.any() or not times.size:  # xarray may decode NaN to a date, or fail
-            return encoded, ~masked
-        stored.attrs["units"] = units or encoded.attrs["units"]
-        coder = CFDatetimeCoder(use_cftime=(times.dtype == object) or None)
-        try:
-            with as_conflicts():
-                decoded = conventions.decode_cf_variable(
-                    name, stored, decode_times=coder, decode_timedelta=CFTimedeltaCoder()
-                ).load()
-        except ConflictError:
-            if stored.attrs["units"] == encoded.attrs["units"]:
-                raise
-            # Numbers in finer units than `units` can be too large to be decoded in `units`.
-            return encoded, np.zeros(times.shape, bool)
-        if accept_rounding and encoded.dtype.kind == "f":
-            return encoded, (decoded.isnull() == variable.isnull()).to_numpy()
-        return encoded, equal(decoded.to_numpy(), times)
-
-
-def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str | None) -> Any:
-    """Return the first element of `times` that cannot be encoded in `units`.
-
-    `times` must contain such an element. xarray encodes all times in the same units, so a single
-    time that does not fit prevents all of them from being decoded correctly. Comparing all times at
-    once therefore does not reveal which one it is. Instead, the first one is found by bisection.
-    """
-    times = times.ravel()
-    while times.size > 1:
-        half = times[: times.size // 2]
-        fits = _encode_and_compare(half, encoding, name, units)[1].all()
-        times = times[half.size :] if fits else half
-    return times[0]
-
-
-def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
-    """Return an encoding in the coarsest units in which all times are whole numbers.
-
-    The dtype of the encoding is float64 if the times round-trip exactly through it, and int64
-    otherwise. Return None if even microseconds are too coarse.
-    """
-    _, since, reference = str(encoding.get("units")).partition(" since ")
-
-    def is_exact(units: str, dtype: str) -> bool:
-        finer = {**encoding, "units": units, "dtype": dtype}
-        with suppress(ConflictError):
-            return bool(_encode_and_compare(times, finer, name, units)[1].all())
-        return False
-
-    for unit in _UNITS:
-        units = f"{unit}{since}{reference}"
-        if is_exact(units, "int64"):
-            return {"units": units, "dtype": "float64" if is_exact(units, "float64") else "int64"}
-    return None
-
-
-def equal(new: Any, stored: Any) -> Any:
-    """Return a mask of equal elements, treating missing times as equal."""
-    if new.dtype.kind in "mM" and stored.dtype.kind in "mM":
-        return (new == stored) | (np.isnat(new) & np.isnat(stored))
-    try:
-        return np.asarray(new == stored, dtype=bool)
-    except TypeError as error:  # raised by cftime for dates in different calendars
-        raise ConflictError(str(error), remedy="Convert the dates with convert_calendar") from error
-
-
-@blockwise
-def _as_type(values: Any, dtype: np.dtype[Any]) -> Any:
-    if values.dtype == dtype or dtype.hasobject:
-        return values
-    castable = dtype.kind in ("b", values.dtype.kind)
-    if not castable and not np.can_cast(values.dtype, dtype, "same_kind"):
-        raise ConflictError(
-            f"the new values have dtype {values.dtype}, but the stored values have dtype {dtype}"
-        )
-    return values.astype(dtype)

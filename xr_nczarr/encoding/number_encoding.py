@@ -205,6 +205,22 @@ def real_numbers(
     return data.real.astype(dtype, copy=False)
 
 
+@blockwise
+def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
+    """Convert encoded values to the stored dtype.
+
+    Raise ConflictError if values of their kind do not fit this dtype, such as floats in integers.
+    """
+    if values.dtype == dtype or dtype.hasobject:
+        return values
+    castable = dtype.kind in ("b", values.dtype.kind)
+    if not castable and not np.can_cast(values.dtype, dtype, "same_kind"):
+        raise ConflictError(
+            f"the new values have dtype {values.dtype}, but the stored values have dtype {dtype}"
+        )
+    return values.astype(dtype)
+
+
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
     """Raise ConflictError if the fill value of an encoding does not fit its integer dtype.
 

@@ -14,8 +14,8 @@ from xarray.coding.times import CFTimedeltaCoder
 from xr_nczarr.backend.decoding import normalize_packing
 from xr_nczarr.backend.times import for_empty_times
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.encoding.cf_encoding import equal
 from xr_nczarr.encoding.strings import as_bytes
+from xr_nczarr.encoding.time_encoding import equal
 from xr_nczarr.encoding.time_units import is_time
 from xr_nczarr.encoding.xarray_encoder import cf_encoded
 from xr_nczarr.errors import ConflictError
