@@ -11,16 +11,18 @@ it accepts depends on who chose the encoding:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
-from xarray import Variable, conventions
+from xarray import Dataset, Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
 from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, is_unicode_dtype
+from xarray.coding.times import CFTimedeltaCoder
 from xarray.core.utils import dict_equiv
 
-from xr_nczarr.backend.decoding import PACKING_KEYS
+from xr_nczarr.backend.decoding import PACKING_KEYS, normalize_packing
+from xr_nczarr.backend.times import for_empty_times
 from xr_nczarr.encoding.blockwise import largest
 from xr_nczarr.encoding.number_encoding import (
     SHOWN_KEYS,
@@ -122,6 +124,40 @@ def _with_real_numbers(variable: Variable, encoding: Mapping[str, Any], name: st
     return variable.copy(data=real_numbers(variable.data, real, encoding, stored, name))
 
 
+def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
+    """Return the stored variables that `dataset` also contains, decoded by xarray.
+
+    xarray joins characters only if no other variable uses their last dimension. Here, characters
+    are joined if this results in the dimensions of the new variable.
+    """
+    present = {str(name): stored[name] for name in dataset.variables if name in stored}
+    for variable in present.values():
+        normalize_packing(variable.attrs)
+        if not isinstance(variable.attrs.get("bounds", ""), str):
+            del variable.attrs["bounds"]  # names no variable, and xarray would look it up
+    # Bounds without units are decoded with the units of their coordinate, even if the dataset does
+    # not contain the coordinate.
+    others = {
+        name: variable
+        for name, variable in stored.items()
+        if name not in present and str(variable.attrs.get("bounds")) in present
+    }
+    joined = {
+        name: set(variable.dims) != set(dataset.variables[name].dims)
+        for name, variable in present.items()
+    }
+    options = {
+        "concat_characters": joined,
+        "decode_coords": False,
+        "drop_variables": list(others),
+        "decode_timedelta": CFTimedeltaCoder(),
+    }
+    decoded, _, _ = conventions.decode_cf_variables(
+        present | others, {}, **for_empty_times(present | others, options)
+    )
+    return {str(name): variable for name, variable in decoded.items()}
+
+
 def encode_as_stored(
     variable: Variable,
     stored: Variable,
@@ -136,7 +172,7 @@ def encode_as_stored(
     Parameters
     ----------
     stored
-        The stored variable, decoded by xarray.
+        The stored variable, as returned by `decode_stored`.
     target
         The stored variable in the netCDF data model.
     widening

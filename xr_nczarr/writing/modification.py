@@ -13,7 +13,7 @@ from xarray import Dataset, Variable
 from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.encoding.cf_encoding import encode_as_stored, has_same_decoding
+from xr_nczarr.encoding.cf_encoding import decode_stored, encode_as_stored, has_same_decoding
 from xr_nczarr.encoding.names import encode_coordinates, user_attributes
 from xr_nczarr.encoding.variables import encode_variables
 from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, UnsupportedError
@@ -38,7 +38,6 @@ from xr_nczarr.writing.placement import (
     check_equal,
     check_shared_objects,
     check_within_array,
-    decode_stored,
     resolve_region,
     slices_to_write,
 )

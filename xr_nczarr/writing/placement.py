@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from xarray import Dataset, Variable, conventions
-from xarray.coding.times import CFTimedeltaCoder
+from xarray import Dataset, Variable
 
-from xr_nczarr.backend.decoding import normalize_packing
-from xr_nczarr.backend.times import for_empty_times
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.encoding.strings import as_bytes
 from xr_nczarr.encoding.time_encoding import equal
@@ -27,40 +24,6 @@ from xr_nczarr.writing.chunk_writes import Region
 _TIME_KEYS = ("units", "calendar")
 _COMPARED_BYTES = 4 << 20
 _MAX_COMPARED_OBJECTS = 8
-
-
-def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
-    """Return the stored variables that `dataset` also contains, decoded by xarray.
-
-    xarray joins characters only if no other variable uses their last dimension. Here, characters
-    are joined if this results in the dimensions of the new variable.
-    """
-    present = {str(name): stored[name] for name in dataset.variables if name in stored}
-    for variable in present.values():
-        normalize_packing(variable.attrs)
-        if not isinstance(variable.attrs.get("bounds", ""), str):
-            del variable.attrs["bounds"]  # names no variable, and xarray would look it up
-    # Bounds without units are decoded with the units of their coordinate, even if the dataset does
-    # not contain the coordinate.
-    others = {
-        name: variable
-        for name, variable in stored.items()
-        if name not in present and str(variable.attrs.get("bounds")) in present
-    }
-    joined = {
-        name: set(variable.dims) != set(dataset.variables[name].dims)
-        for name, variable in present.items()
-    }
-    options = {
-        "concat_characters": joined,
-        "decode_coords": False,
-        "drop_variables": list(others),
-        "decode_timedelta": CFTimedeltaCoder(),
-    }
-    decoded, _, _ = conventions.decode_cf_variables(
-        present | others, {}, **for_empty_times(present | others, options)
-    )
-    return {str(name): variable for name, variable in decoded.items()}
 
 
 def resolve_region(
