@@ -44,8 +44,8 @@ from xr_nczarr.encoding.strings import (
     typed_text,
     without_missing,
 )
-from xr_nczarr.encoding.time_encoding import encode_times, in_time_dtype, with_checked_times
-from xr_nczarr.encoding.time_units import is_time
+from xr_nczarr.encoding.time_encoding import encode_times, with_checked_times
+from xr_nczarr.encoding.time_units import in_time_dtype, is_time
 from xr_nczarr.encoding.xarray_encoder import cf_encoded
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable

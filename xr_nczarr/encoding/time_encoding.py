@@ -16,6 +16,7 @@ from xr_nczarr.encoding.blockwise import blockwise
 from xr_nczarr.encoding.number_encoding import as_type, fill_value_of, is_packed, misfit
 from xr_nczarr.encoding.time_units import (
     as_dates,
+    equal,
     in_encoded_unit,
     is_time,
     refuse_calendar_units,
@@ -151,19 +152,6 @@ def encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], nam
     return as_type(np.asarray(encoded.data), dtype)
 
 
-@blockwise
-def in_time_dtype(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], name: str) -> Any:
-    """Convert times to the dtype of an array that stores NumPy times without CF encoding.
-
-    Raise ConflictError if this would change a time.
-    """
-    converted = times.astype(dtype)
-    same = equal(converted.astype(times.dtype), times)
-    if not same.all():
-        raise misfit(f"the time {times[~same][0]}", encoding, dtype, "Write a new store", name)
-    return converted
-
-
 def _encode_and_compare(
     times: Any,
     encoding: Mapping[str, Any],
@@ -249,13 +237,3 @@ def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[
         if is_exact(units, "int64"):
             return {"units": units, "dtype": "float64" if is_exact(units, "float64") else "int64"}
     return None
-
-
-def equal(new: Any, stored: Any) -> Any:
-    """Return a mask of equal elements, treating missing times as equal."""
-    if new.dtype.kind in "mM" and stored.dtype.kind in "mM":
-        return (new == stored) | (np.isnat(new) & np.isnat(stored))
-    try:
-        return np.asarray(new == stored, dtype=bool)
-    except TypeError as error:  # raised by cftime for dates in different calendars
-        raise ConflictError(str(error), remedy="Convert the dates with convert_calendar") from error

@@ -16,6 +16,7 @@ from xr_nczarr.encoding.number_encoding import misfit
 from xr_nczarr.errors import ConflictError, UnsupportedError
 
 _ENCODED_UNITS = ("D", "h", "m", "s", "ms", "us", "ns")
+_AS_INTEGERS = "Convert the variable with astype, for example to integers"
 _FINE_UNITS = ("ps", "fs", "as")
 _CALENDAR_UNITS = ("month", "months", "year", "years", "common_year", "common_years")
 _SECOND_FRACTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
@@ -43,7 +44,7 @@ def in_encoded_unit(times: Any, name: str, units: Any = None) -> Any:
     if unit == "generic" or (unit in "YM" and times.dtype.kind == "m"):
         raise UnsupportedError(
             f"times of dtype {times.dtype.name} cannot be encoded",
-            remedy="Convert the variable with astype, for example to integers",
+            remedy=_AS_INTEGERS,
             variable=name,
         )
     new_unit = unit
@@ -53,18 +54,27 @@ def in_encoded_unit(times: Any, name: str, units: Any = None) -> Any:
     new_unit = max(new_unit, _SECOND_FRACTIONS.get(word, "D"), key=_ENCODED_UNITS.index)
     if (unit, multiple) == (new_unit, 1):
         return times
-    return _in_unit(times, np.dtype(f"{times.dtype.kind}8[{new_unit}]"), units, name)
+    dtype = np.dtype(f"{times.dtype.kind}8[{new_unit}]")
+    remedy = _AS_INTEGERS if units is None else "Write a new store with coarser units"
+    return in_time_dtype(times, dtype, {"units": units}, name, remedy)
 
 
 @blockwise
-def _in_unit(times: Any, dtype: np.dtype[Any], units: Any, name: str) -> Any:
+def in_time_dtype(
+    times: Any,
+    dtype: np.dtype[Any],
+    encoding: Mapping[str, Any],
+    name: str,
+    remedy: str = "Write a new store",
+) -> Any:
+    """Convert times to the unit of a dtype.
+
+    Raise ConflictError with `remedy` if this would change a time.
+    """
     converted = times.astype(dtype)
-    same = converted.astype(times.dtype).astype("i8") == times.astype("i8")
+    same = equal(converted.astype(times.dtype), times)
     if not same.all():
-        remedy = "Convert the variable with astype, for example to integers"
-        if units is not None:
-            remedy = "Write a new store with coarser units"
-        raise misfit(f"the time {times[~same][0]}", {"units": units}, dtype, remedy, name)
+        raise misfit(f"the time {times[~same][0]}", encoding, dtype, remedy, name)
     return converted
 
 
@@ -80,7 +90,7 @@ def as_dates(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name
     ConflictError
         If a time is NaT, does not exist in the calendar, or is not a whole number of microseconds.
     """
-    exact = _in_unit(times, np.dtype("M8[us]"), None, name).ravel()
+    exact = in_time_dtype(times, np.dtype("M8[us]"), {}, name, _AS_INTEGERS).ravel()
     dates = np.full(exact.shape, np.nan, dtype)
     is_present = ~np.isnat(exact)
     date_type = get_date_type(encoding["calendar"])
@@ -134,3 +144,13 @@ def refuse_unknown_calendar(variable: Variable, encoding: Mapping[str, Any], nam
             remedy=f"Correct the encoding: the known calendars are {', '.join(known)}",
             variable=name,
         )
+
+
+def equal(new: Any, stored: Any) -> Any:
+    """Return a mask of equal elements, treating missing times as equal."""
+    if new.dtype.kind in "mM" and stored.dtype.kind in "mM":
+        return (new == stored) | (np.isnat(new) & np.isnat(stored))
+    try:
+        return np.asarray(new == stored, dtype=bool)
+    except TypeError as error:  # raised by cftime for dates in different calendars
+        raise ConflictError(str(error), remedy="Convert the dates with convert_calendar") from error

@@ -12,8 +12,7 @@ from xarray import Dataset, Variable
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.encoding.strings import as_bytes
-from xr_nczarr.encoding.time_encoding import equal
-from xr_nczarr.encoding.time_units import is_time
+from xr_nczarr.encoding.time_units import equal, is_time
 from xr_nczarr.encoding.xarray_encoder import cf_encoded
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.model import ArrayNode
