@@ -22,12 +22,7 @@ from xr_nczarr.encoding.time_units import (
     refuse_calendar_units,
     refuse_unknown_calendar,
 )
-from xr_nczarr.encoding.xarray_encoder import (
-    as_conflicts,
-    cf_encoded,
-    is_all_nat,
-    refuse_missing_dates,
-)
+from xr_nczarr.encoding.xarray_encoder import as_conflicts, cf_encoded
 from xr_nczarr.errors import ConflictError
 
 _FINER_UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
@@ -50,7 +45,6 @@ def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: st
         variable = variable.copy(data=times)
     refuse_calendar_units(encoding, name)
     refuse_unknown_calendar(variable, encoding, name)
-    refuse_missing_dates(variable, name)
     data, lazy = variable.data, hasattr(variable.data, "dask")
     calendar = str(encoding.get("calendar") or "standard").lower()
     dtype = np.dtype(encoding.get("dtype", "f8"))
@@ -67,9 +61,7 @@ def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: st
         checked = is_time(variable) and any(value is not None for value in encoding.values())
     if checked and (is_packed(encoding) or fill_value_of(encoding) is not None or not widest):
         data = _checked_times(data, variable.dtype, encoding, name)
-    if lazy:
-        return variable.copy(data=data)
-    return cf_encoded(variable, name) if is_all_nat(variable) else variable
+    return variable.copy(data=data) if lazy else variable
 
 
 def _encoded_by_block(

@@ -29,18 +29,22 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
     ConflictError
         If xarray rejects a variable.
     """
-    boxes = {}
+    prepared, boxes = dict[Hashable, Variable](), {}
     for key, variable in variables.items():
-        if not isinstance(bounds := variable.attrs.get("bounds", ""), str):
-            boxes[key], variable.attrs["bounds"] = bounds, ""
+        with ErrorContext(variable=str(key)):
+            _refuse_missing_dates(variable, str(key))
+            prepared[key] = cf_encoded(variable, str(key)) if _is_all_nat(variable) else variable
+        attributes = prepared[key].attrs
+        if not isinstance(bounds := attributes.get("bounds", ""), str):
+            boxes[key], attributes["bounds"] = bounds, ""
     try:
-        encoded: dict[Hashable, Variable] = conventions.cf_encoder(dict(variables), {})[0]
+        encoded: dict[Hashable, Variable] = conventions.cf_encoder(prepared, {})[0]
     except Exception:
-        for key, variable in variables.items():
+        for key, variable in prepared.items():
             with ErrorContext(variable=str(key)):
                 cf_encoded(variable, str(key))
         raise
-    for key, variable in variables.items():
+    for key, variable in prepared.items():
         if variable.attrs.get("bounds") == key:  # xarray has removed the variable's own units
             encoded[key] = conventions.encode_cf_variable(variable, name=key)
         if encoded[key].dtype == object and not variable.size:
@@ -53,9 +57,9 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
     """Encode a variable with xarray, raising ConflictError if xarray fails."""
-    refuse_missing_dates(variable, name)
+    _refuse_missing_dates(variable, name)
     calendar = variable.encoding.get("calendar")
-    if is_all_nat(variable):
+    if _is_all_nat(variable):
         variable = variable.copy(deep=False)
         variable.encoding["calendar"] = "proleptic_gregorian"
     with as_conflicts():
@@ -65,7 +69,7 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
     return encoded
 
 
-def refuse_missing_dates(variable: Variable, name: str) -> None:
+def _refuse_missing_dates(variable: Variable, name: str) -> None:
     """Raise ConflictError if some of the cftime dates in memory are missing.
 
     xarray cannot encode them.
@@ -82,12 +86,12 @@ def refuse_missing_dates(variable: Variable, name: str) -> None:
         )
 
 
-def is_all_nat(variable: Variable) -> bool:
+def _is_all_nat(variable: Variable) -> bool:
     """Return whether an in-memory variable contains only NaT, and xarray fails to encode it.
 
     xarray fails in the standard calendar, because it compares the earliest time with the first
     Gregorian date. If there are no times at all, it fails in calendars that NumPy does not support.
-    The caller can choose another calendar that NumPy supports, because NaT is stored in the same
+    `cf_encoded` can choose another calendar that NumPy supports, because NaT is stored in the same
     way in all of them.
     """
     if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
