@@ -331,3 +331,10 @@ def test_count_touched_matches_number_of_planned_chunks(selection):
     for chunk in (1, 3, 10, 200):
         plan = plan_selection([100], [chunk], [selection])
         assert count_touched([100], [chunk], [selection]) == plan.count
+
+
+def test_missing_chunks_of_raw_bytes_are_counted():
+    document = array_document(shape=[2], chunks=[1], dtype="|V4", fill_value=None)
+    store = {".zgroup": b'{"zarr_format": 2}', "v/.zarray": json.dumps(document).encode()}
+    (reading,) = xr_nczarr.explain(store).readings
+    assert (reading.chunks, reading.absent) == (2, 2)

@@ -164,7 +164,9 @@ def record_read(
     def count_part(*_: NDArray[Any]) -> None:
         next(parts)
 
-    simulated = _UndecodedArray(replace(node, fill_value=0), store, options)
+    simulated = _UndecodedArray(
+        replace(node, fill_value=np.zeros((), node.dtype)[()]), store, options
+    )
     simulated.read(selectors, pointwise=pointwise, dtype="V0", convert=count_part)
     chunks = next(parts)
     plan = None if node.chunk_runs else array.plan(selectors, pointwise=pointwise)
