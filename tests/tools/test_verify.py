@@ -646,6 +646,7 @@ CLAIMS = {
     "text": ("netcdf", "<U2", array(b"\0" * 32, dtype="<U2")),
     "complex": ("netcdf", "<c8", array(b"\0" * 32, dtype="<c8")),
     "half": ("netcdf", "<f2", array(b"\0" * 8, dtype="<f2")),
+    "big-endian half": ("netcdf", ">f2", array(b"\0" * 8, dtype=">f2")),
     "codec": ("netcdf", "lz4", array(LZ4, compressor={"id": "lz4", "acceleration": 1})),
     "order": ("netcdf", "order F", array(ROWS.tobytes("F"), shape=(2, 2), order="F")),
     "escape": ("netcdf", r"\u", array(VALUES.tobytes(), {"t": "é"})),
