@@ -15,7 +15,12 @@ from typing import Any
 
 from xr_nczarr.codecs import check_known
 from xr_nczarr.copying.inputs import Changes, Input, is_netcdf_file, open_input
-from xr_nczarr.copying.netcdf_output import FileLayout, inexpressible_sizes, write_file
+from xr_nczarr.copying.netcdf_output import (
+    FileLayout,
+    inexpressible_sizes,
+    remove_rejected_attributes,
+    write_file,
+)
 from xr_nczarr.copying.transfer import copy_chunks
 from xr_nczarr.dataset import locate, resolve
 from xr_nczarr.errors import (
@@ -298,7 +303,8 @@ def _copy_to_file(origin: Input, path: str, *, overwrite: bool, progress: bool) 
     layout = FileLayout()
     origin.check_names(layout)
     tree = origin.build_tree(layout)
-    origin.leave_out(inexpressible_sizes(tree.root), layout)
+    attributes = remove_rejected_attributes(tree.root)
+    origin.leave_out([*attributes, *inexpressible_sizes(tree.root)], layout)
     before = origin.state()
     part = f"{path}{_PART}"
     try:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -31,12 +32,26 @@ from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
 from xr_nczarr.netcdf.fixed_width import decode_strings, encoded_items
 from xr_nczarr.progress import Progress
 from xr_nczarr.tools.hdf5_filters import BLOSC, DEFLATE, FLETCHER32, SHUFFLE, filter_of
+from xr_nczarr.tools.readers import is_netcdf_name
 from xr_nczarr.tools.text import count_text
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.chunk_writes import ArrayWrite, store_values
 
 _IMPLIED = ("bytes", "transpose", "vlen-utf8")
 _TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
+# Attributes in which netCDF-C stores dimensions and properties of the file.
+_RESERVED = (
+    "CLASS",
+    "NAME",
+    "DIMENSION_LIST",
+    "REFERENCE_LIST",
+    "_Netcdf4Coordinates",
+    "_Netcdf4Dimid",
+    "_nc3_strict",
+    "_Format",
+    "_IsNetcdf4",
+    "_SuperblockVersion",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +88,20 @@ def inexpressible_sizes(root: Group) -> list[str]:
         if (item.unlimited and item.size and item.path not in written)
         or not (item.unlimited or item.size)
     ]
+
+
+def remove_rejected_attributes(root: Group) -> list[str]:
+    """Remove attributes whose names netCDF-C rejects, and return a description of each of them."""
+    descriptions = []
+    for group in root.walk():
+        holders: list[Group | Variable] = [group, *group.variables.values()]
+        for holder in holders:
+            for name in [*holder.attributes]:
+                if name in _RESERVED or not is_netcdf_name(normalize("NFC", name)):
+                    del holder.attributes[name]
+                    where = f"the attribute {quote(name)} of {quote(holder.path)}"
+                    descriptions.append(f"{where}, whose name netCDF-C rejects")
+    return descriptions
 
 
 def write_file(tree: Tree, path: str, *, progress: bool) -> None:
