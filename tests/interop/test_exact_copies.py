@@ -289,6 +289,27 @@ def test_netcdf_variables_with_trailing_fill_values_are_read_in_few_calls(
     assert len(parts) < 20
 
 
+@pytest.mark.parametrize("dialect", ["nczarr", "universal"])
+def test_copies_and_upgrades_keep_type_of_string_attributes_without_values(
+    dialect: str, tmp_path: Path
+) -> None:
+    source, store, file = (tmp_path / name for name in ("source.nc", "store", "file.nc"))
+    with netCDF4.Dataset(source, "w") as created:
+        created.createVariable("v", "i4")
+    with h5py.File(source, "r+") as created:
+        for holder in (created, created["v"]):
+            holder.attrs.create("names", np.empty(0, object), dtype=h5py.string_dtype())
+    xr_nczarr.copy(source, store)
+    xr_nczarr.upgrade(store, dialect=dialect)
+    xr_nczarr.copy(store, file)
+    with netCDF4.Dataset(source) as expected:
+        content = [*map(repr, described(expected))]
+        assert str(content).count(f"'names', {netcdf_input.STRING}, <class 'list'>, []") == 2
+        for url in (file_url(store), file):
+            with netCDF4.Dataset(url) as copied:
+                assert [*map(repr, described(copied))] == content
+
+
 # ---- through other engines
 
 

@@ -32,6 +32,7 @@ from xr_nczarr.errors import ErrorContext, UnsupportedError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.annotations import is_bookkeeping
+from xr_nczarr.netcdf.attributes import NO_STRINGS
 from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.tools.hdf5_filters import codec_of
@@ -217,7 +218,7 @@ class NetcdfFile:
 
     def _attribute(self, place: tuple[int, int, bytes], xtype: int, length: int) -> Any:
         if xtype == STRING:
-            return self.handle.strings(length, "nc_get_att", *place)
+            return self.handle.strings(length, "nc_get_att", *place) or NO_STRINGS
         values = np.empty(length, DTYPES[xtype])
         self.handle.call("nc_get_att", *place, ctypes.c_void_p(values.ctypes.data))
         if xtype == CHAR:  # C programs may terminate text with NULs
@@ -331,6 +332,8 @@ _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
 
 
 def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    if value is NO_STRINGS:
+        return ""
     if isinstance(value, list):
-        return value[0] if value else ""
+        return value[0]
     return np.bytes_(value.encode("utf-8", "surrogateescape")) if dtype.kind == "S" else value

@@ -32,6 +32,8 @@ _NOT_FINITE = {
     **dict.fromkeys(("-Infinity", "-inf", "-infinity", "-Infinityf"), -math.inf),
 }
 _EXPECTED = "a string, a number, or a sequence of strings or numbers"
+NO_STRINGS = np.array([], "U1")
+"""An attribute of type string without values. An empty list is stored as numbers instead."""
 _RANGES = {
     **{name: (np.iinfo(name).min, np.iinfo(name).max) for name in NUMBERS if "int" in name},
     # Larger values round to infinity.
@@ -166,8 +168,8 @@ def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
 
     JSON objects and lists that were decoded to strings, and JSON booleans that were decoded to
     numbers, are restored to the original JSON. Integers from plain Zarr are converted to the types
-    that netCDF-C infers. `node` is the stored node, or None for a group or variable that is not
-    stored.
+    that netCDF-C infers. An empty list of strings becomes `NO_STRINGS`. `node` is the stored node,
+    or None for a group or variable that is not stored.
     """
     if node is None:
         return dict(decoded)
@@ -175,12 +177,16 @@ def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
         return {name: infer_integers(value) for name, value in decoded.items()}
     types, stored = find_types(node), node.attributes
     return {
-        name: stored[name]
-        if (_is_truth(stored.get(name)) or _is_json(stored.get(name), value))
-        and attribute_type(types.get(name)) in (None, JSON)
-        else value
+        name: _undecoded(value, stored.get(name), types.get(name))
         for name, value in decoded.items()
     }
+
+
+def _undecoded(value: Any, stored: Json | None, recorded: Any) -> Any:
+    if value.__class__ is list and not value:
+        return NO_STRINGS
+    is_converted = _is_truth(stored) or _is_json(stored, value)
+    return stored if is_converted and attribute_type(recorded) in (None, JSON) else value
 
 
 def unlisted_strings(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,15 +335,14 @@ def encode_attribute(
         return _text(value), TEXT
     if value is None or isinstance(value, dict):
         return _json_or_text(value, json_as_text)
-    if isinstance(value, np.ndarray) and value.dtype.kind in "USO":
+    if isinstance(value, np.ndarray) and value.dtype.kind in "USO" and value is not NO_STRINGS:
         value = value.ravel().tolist()
-    if isinstance(value, list | tuple):
+    if value is NO_STRINGS or _contains_only_text(value):
         # NumPy removes trailing NULs, so strings are not converted to an array.
-        if value and all(isinstance(item, str | bytes) for item in value):
-            texts = [_text(item) for item in value]
-            return (texts[0] if len(texts) == 1 else texts), STRING
-        if not all(isinstance(item, bool | int | float | np.generic) for item in value):
-            return _json_or_text(list(value), json_as_text)
+        texts = [_text(item) for item in value]
+        return (texts[0] if len(texts) == 1 else texts), STRING
+    if isinstance(value, list | tuple) and not all(map(_is_number, value)):
+        return _json_or_text(list(value), json_as_text)
     if np.ma.is_masked(value):
         raise UnsupportedError(f"the attribute value must be {_EXPECTED}, not a masked value")
     _check_integers(value if isinstance(value, list | tuple) else [value])
@@ -345,6 +350,16 @@ def encode_attribute(
     if isinstance(value, list | tuple) and value and array.dtype.kind == "f":
         array = _exact_integers(value, array)
     return _encode_numbers(array)
+
+
+def _contains_only_text(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(isinstance(item, str | bytes) for item in value)
+
+
+def _is_number(item: Any) -> bool:
+    return isinstance(item, bool | int | float | np.generic)
 
 
 def _as_json(value: Any) -> Any:

@@ -24,7 +24,7 @@ from xr_nczarr.netcdf.annotations import (
     is_bookkeeping,
     listed_children,
 )
-from xr_nczarr.netcdf.attributes import encode_attribute, undecoded
+from xr_nczarr.netcdf.attributes import NO_STRINGS, encode_attribute, undecoded
 from xr_nczarr.netcdf.types import JSON, TEXT
 from xr_nczarr.storage import MemoryStore
 from xr_nczarr.tools.consolidate import change_store
@@ -300,5 +300,5 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> tuple[Json, str]:
-    encoded, kind = encode_attribute(value)
+    encoded, kind = encode_attribute(value or NO_STRINGS if isinstance(value, list) else value)
     return (json.dumps(encoded, ensure_ascii=False), TEXT) if kind == JSON else (encoded, kind)
