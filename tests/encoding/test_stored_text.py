@@ -260,3 +260,37 @@ def test_missing_text_of_requested_width_is_stored_as_fill_value(path, dialect, 
     encoding = {"s": {"dtype": "U3", "_FillValue": "missing"}}
     with pytest.raises(ConflictError, match="the string 'missing' does not fit"):
         to_nczarr(text.load(), {}, dialect=dialect, encoding=encoding)
+
+
+# These errors were ChunkErrors about a partly written store.
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (np.array(["é", "\ud800x"]), r"the string '\\ud800' is not valid Unicode"),
+        (np.array(["é", b"\xff"], object), "the bytes are not valid UTF-8"),
+    ],
+    ids=["surrogate", "bytes"],
+)
+def test_invalid_unicode_in_plain_zarr_is_rejected_before_writing(values, problem, version):
+    dataset = xr.Dataset({"s": ("x", values)})
+    options = {"dialect": "zarr", "zarr_format": version}
+    with pytest.raises(ConflictError, match=rf"{problem}.*\(variable s\)"):
+        to_nczarr(dataset, store := {}, **options)
+    assert store == {}
+    to_nczarr(xr.Dataset({"s": ("x", ["a"])}), store, **options)
+    before = dict(store)
+    with pytest.raises(ConflictError, match=rf"{problem}.*\(variable /s\)"):
+        to_nczarr(dataset, store, append_dim="x")
+    assert store == before
+
+
+@pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
+def test_bytes_after_text_are_stored_as_text(dialect, in_blocks):
+    dataset = xr.Dataset({"s": ("x", np.array(["é", b"b"], object))})
+    dataset = dataset.chunk() if in_blocks else dataset
+    to_nczarr(dataset, store := {}, dialect=dialect)
+    to_nczarr(dataset, store, append_dim="x")
+    assert read(store).s.values.tolist() == ["é", "b", "é", "b"]

@@ -42,6 +42,7 @@ from xr_nczarr.encoding.strings import (
     in_width,
     padded,
     typed_text,
+    valid_text,
     without_missing,
 )
 from xr_nczarr.encoding.time_encoding import encode_times, with_checked_times
@@ -226,6 +227,8 @@ def encode_as_stored(
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
     if joined:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
+    if dtype.hasobject:
+        return valid_text(encoded.data, dtype, target.path)
     return as_type(encoded.data, dtype)
 
 

@@ -20,7 +20,7 @@ from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
 from xr_nczarr.encoding.names import check_dimension, stored_name, user_attributes
 from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
-from xr_nczarr.encoding.strings import check_items, encode_text, in_width, string_data
+from xr_nczarr.encoding.strings import check_items, encode_text, in_width, string_data, valid_text
 from xr_nczarr.encoding.xarray_encoder import as_conflicts, group_encoded
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError
 from xr_nczarr.netcdf import Layout
@@ -247,6 +247,7 @@ def _encode_variable(
         kind: Kind = "string"
         width = encoding.pop(WIDTH, attributes.pop(WIDTH, None))
         data = string_data(data, width, layout, attributes.get("_FillValue"))
+        data = valid_text(data, data.dtype, name) if data.dtype.kind == "O" else data
         dtype = data.dtype
     else:
         dtype = create_vlen_dtype(bytes) if is_vlen_bytes else variable.dtype
