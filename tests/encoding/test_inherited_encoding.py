@@ -624,3 +624,24 @@ def test_coordinate_along_unlimited_dimension_gets_large_chunks(dims, grown, exp
     chunks = {name: opened(store)[name].encoding["chunks"][0] for name in dims}
     assert {name for name in dims if chunks[name] == 512} == {*expected.split()}
     assert {*chunks.values()} <= {512, 1, 20, 30}
+
+
+# `to_zarr` rounds -9.9 to -9, which is then read as missing.
+@pytest.mark.parametrize("options", [{}, {"dialect": "zarr"}], ids=["nczarr", "zarr"])
+@pytest.mark.parametrize("mark", [-9.9, 1e6])
+def test_inherited_missing_value_that_dtype_cannot_represent_masks_nothing(mark, options):
+    source = xr.Dataset({"v": ("x", np.array([-9, -10, 64], "i2"), {"missing_value": mark})})
+    decoded = xr.decode_cf(source)
+    assert not decoded.v.isnull().any()
+    xr_nczarr.to_nczarr(decoded, store := {}, **options)
+    xr.testing.assert_identical(xr.open_dataset(store, engine="nczarr"), decoded)
+    stored = xr.open_dataset(store, engine="nczarr", decode_cf=False)
+    assert stored.v.dtype == "i2"
+    assert stored.v.attrs["missing_value"] == mark
+    masked = decoded.where(decoded.v > 0)
+    masked.v.encoding = dict(decoded.v.encoding)
+    with pytest.raises(ConflictError, match="does not fit the encoding"):
+        xr_nczarr.to_nczarr(masked, {}, **options)
+    encoding = {"v": {"dtype": "i2", "missing_value": mark}}
+    with pytest.raises(ConflictError, match="does not fit the encoding"):
+        xr_nczarr.to_nczarr(source.drop_attrs(), {}, encoding=encoding, **options)

@@ -230,12 +230,28 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
     fill = fill_value_of(encoding)
     if fill is None or dtype.kind not in "iu":
         return
-    ranges = [np.iinfo(dtype), np.iinfo(_dtype_by_unsigned(dtype, encoding))]
     for mark in np.ravel(fill):
-        number = mark.item()
-        whole = mark.dtype.kind in "biuf" and np.isfinite(mark) and number == round(number)
-        if not whole or not any(r.min <= number <= r.max for r in ranges):
-            raise misfit(f"the value {number}", encoding, dtype, _WIDER_DTYPE, name)
+        if not _is_storable(mark, dtype, encoding):
+            raise misfit(f"the value {mark.item()}", encoding, dtype, _WIDER_DTYPE, name)
+
+
+def marks_nothing(encoding: Mapping[str, Any]) -> bool:
+    """Return whether an integer dtype cannot represent any of the numbers in ``missing_value``.
+
+    No stored value is then missing. xarray would round the numbers, so that they mark others.
+    """
+    dtype = np.dtype(encoding.get("dtype", "f8"))
+    marks = np.asarray(encoding.get("missing_value")).ravel()
+    if dtype.kind not in "iu" or marks.dtype.kind not in "biuf":
+        return False
+    return not any(_is_storable(mark, dtype, encoding) for mark in marks)
+
+
+def _is_storable(mark: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> bool:
+    """Return whether an integer dtype can represent a number with either signedness."""
+    ranges = [np.iinfo(dtype), np.iinfo(_dtype_by_unsigned(dtype, encoding))]
+    is_whole = mark.dtype.kind in "biuf" and np.isfinite(mark) and mark == round(mark.item())
+    return bool(is_whole and any(r.min <= mark.item() <= r.max for r in ranges))
 
 
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:

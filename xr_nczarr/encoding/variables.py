@@ -18,7 +18,12 @@ from xarray.coding.strings import (
 from xr_nczarr.encoding.cf_encoding import with_checked_values
 from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
 from xr_nczarr.encoding.names import check_dimension, stored_name, user_attributes
-from xr_nczarr.encoding.number_encoding import fill_value_of, missing_values, with_float_scale
+from xr_nczarr.encoding.number_encoding import (
+    fill_value_of,
+    marks_nothing,
+    missing_values,
+    with_float_scale,
+)
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.encoding.strings import check_items, encode_text, in_width, string_data, valid_text
 from xr_nczarr.encoding.xarray_encoder import as_conflicts, group_encoded
@@ -152,6 +157,8 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
         encoding.setdefault("_FillValue", None)
     if variable.dtype != bool and encoding.get("dtype") == "bool" and not explicit:
         del encoding["dtype"]  # in this inherited dtype, NaN would become true
+    if not explicit and marks_nothing(encoding):
+        variable.attrs["missing_value"] = encoding.pop("missing_value")
     variable.encoding = encoding
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
         # A fill value of datetime dtype masks no values, but once encoded as a number, it would.
