@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from numcodecs import Delta, Zlib
+from numcodecs import Delta, JenkinsLookup3, Zlib
 
 import xr_nczarr
 from tests.reading import read
@@ -73,6 +73,13 @@ def test_invalid_parameters_of_requested_codecs_are_rejected_before_writing(path
     encoding = {"a": {"compression": "blosc_lz4", "blosc_shuffle": 7}}
     with pytest.raises(ValueError, match=r'"shuffle" is 7; expected 0, 1 or 2 \(variable /a\)$'):
         to_nczarr(series(0, 2), path, encoding=encoding)
+    assert not os.path.exists(path)
+
+
+def test_codec_parameters_that_are_not_json_are_rejected_before_writing(path):
+    encoding = {"a": {"filters": [JenkinsLookup3(prefix=b"ab")]}}
+    with pytest.raises(UnsupportedError, match=r"as JSON .*\(variable /a\)\. Pass only"):
+        to_nczarr(series(0, 2), path, encoding=encoding, dialect="zarr")
     assert not os.path.exists(path)
 
 

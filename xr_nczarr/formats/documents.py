@@ -12,7 +12,14 @@ import math
 import re
 from collections.abc import Collection, Hashable, Mapping
 
-from xr_nczarr.errors import ErrorContext, LimitError, MetadataError, quote, unexpected
+from xr_nczarr.errors import (
+    ErrorContext,
+    LimitError,
+    MetadataError,
+    UnsupportedError,
+    quote,
+    unexpected,
+)
 from xr_nczarr.formats.json_text import StrictText, parse_json, strict_text
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, Attributes, Json, Limits
@@ -161,6 +168,8 @@ def render_json(value: Json) -> bytes:
     ------
     MetadataError
         If a string contains lone surrogates, which are not valid Unicode.
+    UnsupportedError
+        If a value, such as a parameter of a codec, is not JSON.
     """
     try:
         return json.dumps(value, ensure_ascii=False).encode()
@@ -169,6 +178,11 @@ def render_json(value: Json) -> bytes:
         problem = f"the string {text!r} is not valid Unicode ({error.reason})"
         raise MetadataError(
             problem, remedy="Replace the name or value that contains the string"
+        ) from error
+    except TypeError as error:
+        raise UnsupportedError(
+            f"the metadata cannot be represented as JSON ({error})",
+            remedy="Pass only JSON values, for example as parameters of codecs",
         ) from error
 
 
