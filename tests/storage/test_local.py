@@ -82,17 +82,27 @@ def test_unreadable_file_raises_access_denied_error(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"),
-    [(errno.EACCES, AccessDeniedError), (errno.EIO, StorageError), (errno.ESTALE, StorageError)],
+    ("number", "kind", "remedy"),
+    [
+        (errno.EACCES, AccessDeniedError, "Check the permissions"),
+        (errno.EPERM, AccessDeniedError, "Check the permissions"),
+        (errno.EROFS, AccessDeniedError, "Write to another"),
+        (errno.EIO, StorageError, ""),
+        (errno.ESTALE, StorageError, ""),
+    ],
 )
 def test_disk_failures_are_not_treated_as_missing_objects(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[Exception]
+    store: LocalStore,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[Exception],
+    remedy: str,
 ) -> None:
     def fail(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "open", fail)
-    with pytest.raises(kind, match=os.strerror(number)) as caught:
+    with pytest.raises(kind, match=f"{os.strerror(number)}.*{remedy}") as caught:
         fetch(store, "a/0")
     assert (caught.value.key, caught.value.store) == ("a/0", store.root)
 

@@ -26,7 +26,7 @@ from xr_nczarr.storage.location import Location, Medium, defining_packages
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.remote import RemoteStore
 from xr_nczarr.storage.remote_client import Rules
-from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.retries import CHECK_PERMISSIONS, Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.trust import ConfinedTrust
@@ -208,7 +208,8 @@ def _open_local(location: Location, local: LocalStore) -> Store:
     elif _is_zip(path):
         medium = "zip"
     elif not os.access(path, os.R_OK):
-        raise AccessDeniedError("the path cannot be read: permission denied", store=path)
+        problem = "the path cannot be read: permission denied"
+        raise AccessDeniedError(problem, remedy=CHECK_PERMISSIONS, store=path)
     else:
         raise _not_a_store(path, local.must_exist)
     if location.medium not in (None, medium):

@@ -29,6 +29,7 @@ CHECK_LISTING = (
     "Check whether the credentials allow listing objects. On S3, this requires the permission "
     "s3:ListBucket"
 )
+CHECK_PERMISSIONS = "Check the permissions of the file and of the folders that contain it"
 TRY_LATER = "Try again later; all retries failed"
 CHECK_HOST = "Check the host name"
 CHECK_CERTIFICATE = (
@@ -47,6 +48,12 @@ _BROKEN = {
 }
 # Names of the exception classes of botocore and the Azure SDK for missing credentials.
 _MISSING_CREDENTIALS = {"NoCredentialsError", "ClientAuthenticationError"}
+# Remedies for errors of the operating system.
+_LOCAL_REMEDIES = {
+    errno.EACCES: CHECK_PERMISSIONS,
+    errno.EPERM: CHECK_PERMISSIONS,
+    errno.EROFS: "The file system is mounted read-only. Write to another one",
+}
 
 
 # The groups are atomic because backtracking would take exponential time: each comment could also
@@ -192,8 +199,8 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     refused = isinstance(error, PermissionError) and status in (None, 400)
     if status in (401, 403) or refused or read_only:
         kind = AccessDeniedError
-        if status is not None:
-            remedy = CHECK_CREDENTIALS
+        number = getattr(error, "errno", None) or 0
+        remedy = _LOCAL_REMEDIES.get(number, "") if status is None else CHECK_CREDENTIALS
     elif isinstance(error, TimeoutError) or status in (408, 504) or "Timeout" in kind_name:
         kind = StorageTimeoutError
     elif is_transient(error):
