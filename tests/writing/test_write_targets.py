@@ -190,6 +190,18 @@ def test_chained_url_can_end_with_file_url(tmp_path, chain):
     xr.testing.assert_identical(result.load(), xr.Dataset({"t": ("x", [1, 2])}))
 
 
+@pytest.mark.parametrize("chain", ["zip::file://", "zip://::file://", "zip::"])
+@pytest.mark.parametrize("name", ["a.zip", "a"])
+def test_local_zip_file_can_be_written_through_chained_url(tmp_path, chain, name):
+    url = f"{chain}{tmp_path}/{name}"
+    to_nczarr(example(0, 2), url)
+    assert zipfile.is_zipfile(tmp_path / name)
+    to_nczarr(example(2, 4), url, append_dim="t")
+    assert read(url).identical(example(0, 4))
+    with pytest.raises(ConflictError, match="the path is a zip file, but mode=file"):
+        to_nczarr(example(0, 2), f"{url}#mode=file", mode="w")
+
+
 @pytest.mark.parametrize("cache", ["simplecache", "filecache"])
 def test_writing_through_cache_is_rejected(path, tmp_path, cache):
     options = {cache: {"cache_storage": str(tmp_path / "cache")}}

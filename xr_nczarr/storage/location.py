@@ -188,7 +188,7 @@ def _location(target: object) -> Location:
     place = _locate_url(url, chosen.get("medium"))
     return replace(
         place,
-        medium=chosen.get("medium"),
+        medium=chosen.get("medium", place.medium),
         format=chosen.get("format", "zarr" if "xarray" in chosen else None),
         zarr_format=chosen["zarr_format"].removeprefix("v") if "zarr_format" in chosen else None,
         consolidated=True if "consolidated" in chosen else None,
@@ -205,6 +205,9 @@ def defining_packages(instance: object) -> set[str]:
 def _locate_url(url: str, medium: Medium | None) -> Location:
     if _is_local(url):
         return Location(_local_path(url))
+    link, _, rest = url.partition("::")
+    if link in ("zip", "zip://") and _is_local(rest):
+        return Location(_local_path(rest), medium="zip")
     if medium != "s3" and not url.startswith("s3://"):
         return Location(url)
     url, storage_options = _s3_url(url)
