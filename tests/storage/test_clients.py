@@ -23,7 +23,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from fsspec.implementations.memory import MemoryFileSystem
-from obstore.store import LocalStore
+from obstore.store import LocalStore, MemoryStore
 
 import xr_nczarr
 from tests.reading import open_store
@@ -39,7 +39,7 @@ from xr_nczarr.storage import ByteRange, RemoteStore, Retry, clients, parse_url
 from xr_nczarr.storage.aws import bucket_region
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
-from xr_nczarr.storage.obstore_client import process
+from xr_nczarr.storage.obstore_client import ObstoreClient, process
 from xr_nczarr.storage.remote_client import RemoteClient
 from xr_nczarr.storage.retries import storage_error
 
@@ -611,6 +611,15 @@ def test_filesystem_memory_error_propagates_unchanged() -> None:
 def test_only_keyword_argument_errors_are_attributed_to_storage_options() -> None:
     bug = TypeError("'int' object is not subscriptable")
     assert "storage options" not in str(storage_error(bug, store="s", key="x"))
+
+
+def test_error_for_key_that_obstore_does_not_support_names_another_client() -> None:
+    dataset = xr.Dataset({"a\tb": ("x", [1.0])})
+    with pytest.raises(StorageError, match=r"a\\tb.*: obstore does not.*\"client\": \"fsspec\""):
+        xr_nczarr.to_nczarr(dataset, MemoryStore())
+    store = RemoteStore(ObstoreClient(MemoryStore(), "a//b"))
+    with pytest.raises(StorageError, match="obstore does not support keys with empty segments"):
+        store.list_names("")
 
 
 def test_number_in_path_within_obstore_message_is_not_parsed_as_status(

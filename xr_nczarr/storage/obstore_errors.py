@@ -35,6 +35,7 @@ _PREFIX = re.compile(r"^(?:Generic \w+ error: )?(?:HTTP error: )?")
 _KIND = re.compile(r"HttpError \{\s+kind: (Connect|Request|Timeout|Interrupted)")
 _CAUSE = re.compile(r"""(?:message|error): "([^"\\]+)",?\s""")
 _LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may resemble a status
+_INVALID_PATH = "Could not parse path"
 _MISSING_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
 _EXPIRED = "<Code>ExpiredToken</Code>"  # with status 400
 # Maps words that occur in errors without a response to the remedy if all retries fail.
@@ -75,6 +76,8 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
     text, status = str(error), _status(str(error))
     if _MISSING_BUCKET.search(text):
         return missing_bucket_error(store, key)
+    if text.startswith(_INVALID_PATH):
+        return _unsupported_key_error(store, key)
     if isinstance(error, OSError) and status is None:
         return storage_error(error, store=store, key=key)
     problem = _PREFIX.sub("", mask(_REQUEST.sub("", text.partition("\n")[0])))
@@ -98,6 +101,15 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
         remedies = (_REMEDIES[words] for words in _REMEDIES if no_response and words in text)
         kind, remedy = StorageConnectionError, next(remedies, TRY_LATER)
     return kind(problem, remedy=remedy, store=store, key=key)
+
+
+def _unsupported_key_error(store: str, key: str | None) -> StorageError:
+    return StorageError(
+        "obstore does not support keys with empty segments or control characters",
+        remedy='Pass the URL of the store and storage_options={"client": "fsspec"}',
+        store=store,
+        key=key,
+    )
 
 
 def _status(text: str) -> int | None:
