@@ -55,7 +55,8 @@ def verify(
 ) -> Verification:
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
-    Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. A missing
+    Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. It is not
+    checked whether xarray can decode the values, for example with the attribute `units`. A missing
     chunk is an error in a coordinate variable, and a warning in any other variable.
 
     There is one exception: if the missing chunks of a coordinate cover only one value, they cause
