@@ -216,3 +216,11 @@ def test_storage_options_take_precedence_over_url(s3_server: S3Server) -> None:
         assert signed in signature
         assert bool(signature) == bool(signed)
         s3_server.clear()
+
+
+@pytest.mark.parametrize("first", ["filecache", "filecache://", "blockcache"])
+@pytest.mark.parametrize("second", ["filecache", "simplecache://"])
+def test_fsspec_cache_in_front_of_another_cache_is_rejected(first: str, second: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"cannot precede another cache.*Leave out one"):
+        open_store(f"{first}::{second}::https://h/x")
+    open_store(f"simplecache::{second}::https://h/x")

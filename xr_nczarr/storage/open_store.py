@@ -31,6 +31,7 @@ from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.trust import ConfinedTrust
 from xr_nczarr.storage.url import (
+    CACHES,
     is_protocol,
     mask,
     merge_options,
@@ -300,18 +301,26 @@ def _check_chain(url: str) -> None:
     """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
 
     fsspec ignores a path passed to a cache, and everything after a protocol that cannot wrap
-    another URL. A nested zip file is also rejected if the URL does not name the inner file.
+    another URL. A nested zip file is also rejected if the URL does not name the inner file. So is a
+    cache of fsspec in front of another cache, because most combinations fail.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
 
     *links, _ = url.split("::")
+    protocols = [link.partition("://")[0] for link in url.split("::")]
     for position, link in enumerate(links):
         protocol, _, path = link.partition("://")
         if protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
             raise UnsupportedError(
                 "the chained URL does not contain the path of the inner zip file",
                 remedy="Add the path to the second part of the URL, as in zip://…::zip://inner.zip::…",
+                store=mask(url),
+            )
+        if protocol in CACHES and protocol != "simplecache" and protocols[position + 1] in CACHES:
+            raise UnsupportedError(
+                f"{protocol} cannot precede another cache in a chained URL",
+                remedy="Leave out one of the caches",
                 store=mask(url),
             )
         if not is_protocol(protocol):
