@@ -192,8 +192,7 @@ def encode_as_stored(
     name = target.name
     check_items(variable, name)
     _check_kind(variable, stored, name)
-    # xarray does not join characters along a dimension that another variable uses as well.
-    dtype, joined = target.node.dtype, stored.ndim < len(target.node.shape)
+    dtype = target.node.dtype
     # The data of an index variable cannot be replaced, so a base variable is needed. It is copied,
     # so that loaded values are not cached in `variable`.
     new = variable.to_base_variable().copy(deep=False)
@@ -213,6 +212,17 @@ def encode_as_stored(
         encoding = with_float_scale(encoding)
         return encode_numbers(new.data, dtype, encoding, rounding, target.path)
     new.attrs, new.encoding = {}, encoding
+    return _encode_text_as_stored(new, stored, target, widening=widening)
+
+
+def _encode_text_as_stored(
+    new: Variable, stored: Variable, target: NetcdfVariable, *, widening: bool
+) -> Any:
+    """Encode new values that are neither times nor numbers; see `encode_as_stored`."""
+    assert target.node is not None
+    name = target.name
+    # xarray does not join characters along a dimension that another variable uses as well.
+    dtype, joined = target.node.dtype, stored.ndim < len(target.node.shape)
     if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects other than strings
         if not new.isnull().all():
             _check_kind(new, stored, name)
