@@ -193,7 +193,7 @@ def test_commands_on_reference_set_do_not_import_jinja2(store, tmp_path):
     assert imported_by(code, "info", tmp_path / "set.json") == expected
 
 
-def test_opening_dataset_imports_nothing_beyond_xarray(store):
+def test_opening_dataset_imports_only_libraries_imported_by_xarray(store):
     # xarray itself imports dask when it decodes times, and when it makes an index. The engines of
     # other packages can import zarr.
     code = "import sys, xarray\nds = xarray.open_dataset(sys.argv[1], engine='nczarr'"

@@ -209,7 +209,7 @@ def test_unreadable_coordinate_gets_no_index(opener, store):
         dataset.x.load()
 
 
-def test_coordinate_with_missing_chunk_gets_no_index_if_missing_chunks_option_is_raise(store):
+def test_coordinate_with_missing_chunk_is_indexed_unless_missing_chunks_raise_errors(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(xr.SerializationWarning, match="^/x was not decoded and has no index: .*x/0"):
@@ -261,7 +261,7 @@ def test_character_array_is_decoded_even_if_another_array_is_unreadable(tmp_path
     assert opened.good.values.tolist() == [b"abc", b"def"]
 
 
-def test_scalar_sharing_name_with_dimension_is_dropped_with_warning(tmp_path):
+def test_scalar_named_like_dimension_is_dropped_with_warning(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     members |= {"a/.zarray": array_document((4,)), "a/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]}}
     members |= {"x/.zarray": array_document(()), "x/.zattrs": {"_ARRAY_DIMENSIONS": []}}

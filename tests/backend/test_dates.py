@@ -36,7 +36,7 @@ def opened(store: dict[str, Any], way: str, **options: Any) -> xr.Dataset:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("numbers", [[np.nan, 1.0, 1.0], [1.0, np.nan, 1.0]], ids=str)
-def test_missing_dates_in_calendars_unknown_to_numpy_are_nan(numbers, way):
+def test_missing_dates_in_calendars_unsupported_by_numpy_are_nan(numbers, way):
     dates = load(opened(stored(numbers, calendar="noleap"), way), way).t
     assert dates.isnull().values.tolist() == np.isnan(numbers).tolist()
     assert dates.values[2] == cftime.DatetimeNoLeap(2000, 1, 2)
@@ -52,7 +52,7 @@ def test_missing_dates_in_coordinate_are_nan():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_missing_dates_beside_dates_beyond_range_of_numpy_are_nan(way):
+def test_missing_dates_among_dates_outside_numpy_range_are_nan(way):
     dates = load(opened(stored([FAR, np.nan, 1.0, FAR]), way), way).t.values
     assert [type(date) for date in dates[[0, 2, 3]]] == [cftime.DatetimeGregorian] * 3
     assert np.isnan(dates[1])
@@ -60,7 +60,7 @@ def test_missing_dates_beside_dates_beyond_range_of_numpy_are_nan(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_reading_dates_beyond_range_of_inferred_type_raises_metadata_error(way):
+def test_reading_dates_outside_range_of_inferred_dtype_raises_metadata_error(way):
     store = stored([0.0, FAR, 1.0])
     dataset = opened(store, way)
     assert dataset.t.dtype == "M8[ns]"
@@ -74,7 +74,7 @@ def test_reading_dates_beyond_range_of_inferred_type_raises_metadata_error(way):
     assert [date.year for date in dates] == [2000, 3916, 2000]
 
 
-def test_coordinate_with_dates_beyond_range_of_inferred_type_contains_cftime_dates():
+def test_coordinate_with_dates_outside_range_of_inferred_dtype_has_cftime_dates():
     store: dict[str, Any] = {}
     numbers = xr.Variable("x", [0.0, FAR, 1.0], {"units": "days since 2000-01-01"})
     xr.Dataset(coords={"x": numbers}).to_zarr(store, zarr_format=2, consolidated=False)
@@ -93,7 +93,7 @@ def test_reading_dates_finer_than_inferred_resolution_raises_metadata_error(way)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_time_differences_have_declared_resolution_if_it_represents_them(way):
+def test_time_differences_use_declared_resolution_if_it_is_fine_enough(way):
     store = stored([0.0, 1 / 3, 1.0], units="minutes", dtype="timedelta64[s]")
     differences = load(opened(store, way), way).t
     assert differences.dtype == "m8[s]"
@@ -115,7 +115,7 @@ def test_inexact_floats_are_rounded_to_declared_resolution(way, kind):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_reading_time_differences_finer_than_declared_resolution_raises_metadata_error(way):
+def test_time_differences_finer_than_declared_resolution_raise_metadata_error(way):
     store = stored([0.0, 0.01, 1.0], units="minutes", dtype="timedelta64[s]")
     with pytest.raises(MetadataError, match=r"timedelta64\[s\].*CFTimedeltaCoder\(time_unit='ms'"):
         load(opened(store, way), way)
@@ -126,7 +126,7 @@ def test_reading_time_differences_finer_than_declared_resolution_raises_metadata
 
 @pytest.mark.parametrize("missing", [np.nan, None], ids=str)
 @pytest.mark.parametrize("position", [0, 1])
-def test_missing_cftime_dates_are_rejected_on_writing(missing, position):
+def test_writing_missing_cftime_dates_is_rejected(missing, position):
     dates = np.array([cftime.DatetimeNoLeap(2000, 1, 1)] * 3, object)
     dates[position] = missing
     with pytest.raises(ConflictError, match=r"\(variable t\).*decode_times=\{'t': False\}"):

@@ -230,7 +230,7 @@ def test_missing_boolean_is_not_read_as_true() -> None:
 
 # zarr-python 2 writes 0 as the default fill value.
 @pytest.mark.parametrize("chunks", [None, {}], ids=["eager", "dask"])
-def test_items_that_are_arrays_are_not_compared_with_fill_value(tmp_path, chunks):
+def test_array_valued_items_are_not_compared_with_fill_value(tmp_path, chunks):
     codec = numcodecs.VLenArray("<i4")
     items = np.empty(2, object)
     items[:] = [np.arange(3, dtype="i4"), np.arange(1, dtype="i4")]

@@ -355,7 +355,7 @@ def test_reading_works_inside_running_event_loop(http_server, stored):
     np.testing.assert_array_equal(asyncio.run(read()), VALUES)
 
 
-def test_many_threads_read_one_dataset(stored):
+def test_many_threads_can_read_one_dataset_concurrently(stored):
     dataset, failures = opened(stored), []
 
     def read():
@@ -392,7 +392,7 @@ def test_reading_works_in_forked_or_spawned_process(method, where, stored, s3_se
 
 
 @pytest.mark.parametrize("where", ["local", "s3"])
-def test_dask_workers_read_store(where, stored, s3_server, workers):
+def test_dask_workers_can_read_local_and_s3_stores(where, stored, s3_server, workers):
     options = {"storage_options": s3_server.storage_options} if where == "s3" else {}
     url = s3_server.upload(stored, "s") if where == "s3" else stored
     total = opened(url, chunks={}, **options)["v"].sum().data

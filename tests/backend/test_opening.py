@@ -116,7 +116,7 @@ def test_open_and_explain_work_without_s3_list_permission(release, tmp_path, s3_
 
 
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])
-def test_store_is_copied_and_referenced_without_s3_list_permission(
+def test_copying_and_writing_references_need_no_s3_list_permission(
     client, stored, tmp_path, s3_server
 ):
     url = s3_server.upload(stored, "store")
@@ -308,7 +308,7 @@ def test_options_accept_numpy_scalars():
     assert not xr.open_dataset(store, engine="nczarr", **options).variables
 
 
-def test_loading_broken_unnamed_variable_raises_its_error(tmp_path):
+def test_loading_broken_variable_without_name_raises_unsupported_error(tmp_path):
     document = array_document((3,), compressor={"id": "nobody's"})
     put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})
     nameless = xr.open_dataset(tmp_path / "s", engine="nczarr")[None]
@@ -316,7 +316,7 @@ def test_loading_broken_unnamed_variable_raises_its_error(tmp_path):
         nameless.load()
 
 
-def test_consolidated_option_determines_whether_consolidated_metadata_is_used_or_checked(tmp_path):
+def test_consolidated_option_controls_use_and_checking_of_consolidated_metadata(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url + ",consolidated", "w") as file:
         file.createDimension("x", None)

@@ -165,7 +165,7 @@ def test_zero_fill_value_is_not_masked_in_any_form_of_reference_set(tmp_path):
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_zero_in_reference_set_is_masked_only_with_use_zarr_fill_value_as_mask_option(
+def test_zero_in_reference_set_is_masked_only_with_use_zarr_fill_value_as_mask(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")

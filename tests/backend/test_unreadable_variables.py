@@ -123,7 +123,7 @@ def test_invalid_compression_level_breaks_only_its_variable() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("dropped", ["single name", "iterator", "array"])
-def test_variable_with_conflicting_dimension_size_is_read_if_others_are_dropped(
+def test_dimension_size_conflict_with_dropped_variable_does_not_prevent_reading(
     version: int, dropped: str
 ) -> None:
     def unused() -> Any:

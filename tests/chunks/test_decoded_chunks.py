@@ -167,7 +167,7 @@ def test_truncated_response_is_retried(http_server: HttpServer, way: str) -> Non
 
 @pytest.mark.parametrize("kind", ["mapping", "local", "zip", "obstore", "references"])
 @pytest.mark.parametrize("separator", [".", "/"])  # the second one is not declared
-def test_partial_reads_of_uncompressed_chunks_of_wrong_size_raise_error(tmp_path, kind, separator):
+def test_reading_part_of_uncompressed_chunk_with_wrong_size_raises_error(tmp_path, kind, separator):
     values = np.arange(24, dtype="i4").reshape(2, 12)
     folder = one_array(tmp_path / "s", array_document((2, 12), chunks=[1, 12]), {})
     chunk = folder / f"v/1{separator}0"
@@ -191,7 +191,7 @@ def test_partial_reads_of_uncompressed_chunks_of_wrong_size_raise_error(tmp_path
 
 
 @pytest.mark.parametrize("size", [3 << 20, 8 << 30])
-def test_object_too_large_for_chunk_is_rejected_with_applicable_instruction(tmp_path, size):
+def test_error_for_object_too_large_for_chunk_suggests_rewriting_chunk(tmp_path, size):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0, 2.0])}), tmp_path / "s")
     os.truncate(tmp_path / "s/t/0", size)
     variable = xr.open_dataset(tmp_path / "s", engine="nczarr").t

@@ -84,7 +84,7 @@ def test_casts_encoded_by_zarr_python_are_decoded(tmp_path, name):
 
 # zarr-python writes inner chunks in another order, so "sharded" is not compared.
 @pytest.mark.parametrize("name", [name for name in RECORDED if name != "sharded"])
-def test_casts_encode_to_same_bytes_as_zarr_python(tmp_path, name):
+def test_casts_produce_same_bytes_as_zarr_python(tmp_path, name):
     objects = put(tmp_path, name)
     array = opened(tmp_path)
     dtype = array.node.dtype.newbyteorder("<")

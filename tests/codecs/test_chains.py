@@ -202,7 +202,7 @@ def test_successive_transposes_are_applied_in_order():
     assert zlib.decompress(data) == deltas.transpose(1, 2, 0).transpose(1, 0, 2).tobytes()
 
 
-def test_typed_filter_before_transpose_encodes_a_scalar():
+def test_scalar_with_typed_filter_before_transpose_is_decoded():
     scale = {"dtype": "<f8", "astype": "<i2", "scale": 10, "offset": 0}
     filters = ("fixedscaleoffset", scale), ("transpose", {"order": []})
     codec = make_codec("<f8", (), *filters, ("bytes", {}))

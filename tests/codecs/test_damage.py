@@ -67,7 +67,7 @@ def decodes(codec, data, out=None):
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
-def test_mutated_chunks_decode_or_raise_nczarr_errors(chain):
+def test_decoding_mutated_chunk_succeeds_or_raises_nczarr_error(chain):
     chance = random.Random(1)
     outcomes = []
     for array in ARRAYS:
@@ -87,7 +87,7 @@ def test_mutated_chunks_decode_or_raise_nczarr_errors(chain):
         ("msgpack2", ["a", 1, None, [1, 2]]),
     ],
 )
-def test_mutated_variable_length_items_decode_or_raise_nczarr_errors(name, items):
+def test_decoding_mutated_variable_length_items_succeeds_or_raises_nczarr_error(name, items):
     chance = random.Random(1)
     array = np.empty(4, dtype=object)
     array[:] = items

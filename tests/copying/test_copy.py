@@ -49,7 +49,7 @@ from xr_nczarr.writing import lazy_sources
     ("zarr_format", "dialect"), [(2, "nczarr"), (2, "universal"), (3, "nczarr")]
 )
 @pytest.mark.parametrize("release", VINTAGES)
-def test_copies_of_stores_from_every_netcdf_c_release_have_same_content(
+def test_copy_preserves_content_of_stores_from_every_netcdf_c_release(
     tmp_path: Path, release: str, zarr_format: int, dialect: str
 ) -> None:
     content, target = sample(release), tmp_path / "copy"
@@ -60,7 +60,7 @@ def test_copies_of_stores_from_every_netcdf_c_release_have_same_content(
     assert not [key for key in os.listdir(target) if "unfinished" in key]
 
 
-def test_values_never_written_to_netcdf_file_without_fill_mode_are_copied_as_zeros(
+def test_unwritten_values_of_no_fill_netcdf_variable_are_copied_as_zeros(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with netCDF4.Dataset(tmp_path / "file.nc", "w") as file:
@@ -150,7 +150,7 @@ def test_reference_set_can_be_copied_to_zip_file(tmp_path: Path) -> None:
         xr_nczarr.copy(source, target)
 
 
-def test_unlimited_dimension_not_representable_in_target_layout_is_rejected_or_skipped() -> None:
+def test_unlimited_dimension_unsupported_by_target_layout_is_rejected_or_skipped() -> None:
     source: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
@@ -194,7 +194,7 @@ def test_contiguous_variable_is_divided_into_chunks(
 # h5netcdf writes all text attributes with the type string.
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("through_nczarr", [False, True])
-def test_string_attributes_become_text_in_plain_zarr(
+def test_netcdf_string_attributes_are_copied_to_plain_zarr_unchanged(
     tmp_path: Path, version: int, through_nczarr: bool
 ) -> None:
     expected = xr.Dataset(
@@ -561,7 +561,7 @@ def test_rerun_completes_killed_copy_without_repeating_chunks(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("target", "note"), [("two", "to complete it"), ("two.nc", "from the beginning")]
 )
-def test_interrupted_copy_command_prints_how_to_continue(
+def test_interrupted_copy_command_explains_how_to_continue(
     tmp_path: Path, target: str, note: str, capsys
 ) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / target)
@@ -598,7 +598,9 @@ def test_copy_does_not_overwrite_existing_target(tmp_path: Path, capsys) -> None
 
 
 @pytest.mark.parametrize("name", ["out.nc", "OUT.NC", "out.nc4", "out.cdf", "out.nc/"])
-def test_copying_to_netcdf_file_name_writes_netcdf_file(tmp_path: Path, name: str) -> None:
+def test_copying_to_path_with_netcdf_extension_writes_netcdf_file(
+    tmp_path: Path, name: str
+) -> None:
     xr_nczarr.to_nczarr(FIELD, tmp_path / "one", encoding=ENCODING)
     assert main(["copy", str(tmp_path / "one"), f"{tmp_path}/{name}"]) == 0
     with xr.open_dataset(tmp_path / name.rstrip("/"), engine="netcdf4") as copied:
@@ -749,7 +751,7 @@ def test_concurrent_copies_to_same_object_store_target_are_rejected() -> None:
         xr_nczarr.copy(first, target)
 
 
-def test_interrupted_copy_from_plain_http_restarts_with_explanation(
+def test_interrupted_copy_from_plain_http_starts_over_and_explains_why(
     http_server, tmp_path: Path, capsys
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -768,7 +770,7 @@ def test_interrupted_copy_from_plain_http_restarts_with_explanation(
             assert path.read_bytes() == (Path(target) / path.relative_to(whole)).read_bytes()
 
 
-def test_interrupted_copy_to_zip_file_restarts_without_leftovers(
+def test_interrupted_copy_to_zip_file_leaves_no_files_and_starts_over(
     http_server, tmp_path: Path
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -847,7 +849,7 @@ def test_copy_and_source_have_same_masked_values(
 )
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_copy_keeps_fill_value_attribute_that_is_not_a_value_of_the_dtype(
+def test_copy_keeps_fill_value_attribute_not_representable_in_dtype(
     zarr_format: int, dialect: str, dtype: str, fill_value: Any
 ) -> None:
     source = plain_objects(_FillValue=fill_value, shape=(4,))
@@ -873,7 +875,7 @@ def test_copy_keeps_fill_value_attribute_that_is_not_a_value_of_the_dtype(
         ("<m8[D]", {"dtype": "int64"}),
     ],
 )
-def test_copy_to_netcdf_types_rejects_attributes_that_cannot_be_encoded(
+def test_copying_variable_with_unencodable_attributes_to_nczarr_is_rejected(
     dtype: str, attributes: dict[str, Any]
 ) -> None:
     source = plain_objects(**attributes)

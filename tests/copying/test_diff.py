@@ -134,7 +134,7 @@ def test_diff_treats_numbers_within_tolerance_as_equal(
 
 @pytest.mark.parametrize("name", ["rtol", "atol"])
 @pytest.mark.parametrize("value", ["-1e-9", "nan", "inf"])
-def test_tolerances_that_are_negative_or_not_finite_are_rejected(
+def test_negative_or_non_finite_tolerances_are_rejected(
     name: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = f"{name} must be finite and not negative, not {float(value)!r}"

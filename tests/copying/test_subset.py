@@ -261,7 +261,9 @@ def test_types_unsupported_by_nczarr_matter_only_inside_selection(tmp_path: Path
     assert [item for item in done.skipped if "variable /range" in item]
 
 
-def test_skipped_variables_do_not_count_as_variables_of_zarr_v1_copy(tmp_path: Path) -> None:
+def test_skipped_variables_do_not_count_toward_zarr_v1_limit_of_one_variable(
+    tmp_path: Path,
+) -> None:
     write_compound_file(tmp_path / "a.nc")
     target: dict[str, bytes] = {}
     options = {"zarr_format": 1, "dialect": "zarr", "skip_unsupported": True}

@@ -110,7 +110,7 @@ def test_values_within_encoding_range_are_written(tmp_path, values, encoding, ex
         np.testing.assert_array_equal(opened, expected)
 
 
-def test_floats_are_packed_to_same_integers_as_by_xarray():
+def test_floats_are_packed_into_same_integers_as_in_xarray():
     original = xr.Variable(
         "x", np.random.default_rng(0).normal(0, 500, 10_000).astype("f4"), {}, PACKED
     )
@@ -372,7 +372,7 @@ def test_numbers_that_would_be_encoded_as_missing_values_are_rejected(value, enc
     assert not store
 
 
-def test_fractional_fill_value_of_integers_is_rejected():
+def test_fractional_fill_value_for_integers_is_rejected():
     with pytest.raises(ConflictError, match=r"the value 1\.5 does not fit the encoding"):
         xr_nczarr.to_nczarr(
             xr.Dataset({"v": ("x", [1, 2])}), {}, encoding={"v": {"_FillValue": 1.5}}

@@ -41,7 +41,7 @@ def test_changed_chunk_encoding_overrides_inherited_encoding():
     assert copied(source.isel(x=slice(3)).drop_encoding()) == (6, 3)
 
 
-def test_changing_only_chunks_or_chunksizes_in_opened_encoding_changes_chunks(tmp_path):
+def test_changing_either_chunks_or_chunksizes_in_opened_encoding_takes_effect(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with xr.open_dataset(tmp_path / "a", engine="nczarr") as source:
         for key in ("chunks", "chunksizes"):
@@ -242,7 +242,7 @@ def test_to_netcdf_writes_datasets_with_any_zarr_codec(tmp_path, zarr_format, co
         assert opened(tmp_path / "c").v.encoding["codecs"] == source.v.encoding["codecs"]
 
 
-def test_encoding_has_netcdf_flag_for_zstd_but_not_blosc(tmp_path):
+def test_encoding_has_netcdf_flag_for_zstd_but_not_for_blosc(tmp_path):
     for compression in ("zstd", "blosc_zstd"):
         encoding = {"v": {"compression": compression}}
         xr_nczarr.to_nczarr(NUMBERS, tmp_path / compression, encoding=encoding)
@@ -331,7 +331,7 @@ def test_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_explicit():
     ids=["text", "NaN", "bytes", "integer", "float"],
 )
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_fill_value_of_different_kind_is_ignored_if_inherited_and_rejected_if_explicit(
+def test_fill_value_of_wrong_kind_is_ignored_if_inherited_and_rejected_if_explicit(
     values, fill, zarr_format
 ):
     layout, target = {"dialect": "zarr", "zarr_format": zarr_format}, {}

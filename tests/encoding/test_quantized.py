@@ -149,7 +149,7 @@ def test_invalid_significant_digits_and_quantize_modes_are_rejected(options, pro
 
 @pytest.mark.parametrize("dtype", ["i2", "S1"], ids=["integers", "characters"])
 @pytest.mark.parametrize("copying", [False, True], ids=["to_nczarr", "copy"])
-def test_least_significant_digit_of_variables_other_than_floats_is_kept(tmp_path, copying, dtype):
+def test_least_significant_digit_attribute_of_non_float_variable_is_kept(tmp_path, copying, dtype):
     source = tmp_path / "source.nc"
     with netCDF4.Dataset(source, "w") as file:
         file.createDimension("x", 2)

@@ -251,7 +251,7 @@ def test_characters_opened_without_joining_are_copied_unchanged(tmp_path):
 
 @pytest.mark.parametrize("lazy", [False, True], ids=["NumPy", "dask"])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_missing_text_of_requested_width_is_stored_as_fill_value(path, dialect, lazy):
+def test_missing_strings_are_stored_as_fill_value_if_it_fits_requested_width(path, dialect, lazy):
     text = xr.Variable("x", np.array(["a", np.nan, None], object))
     text = xr.Dataset({"s": text.chunk(x=1) if lazy else text})
     encoding = {"s": {"dtype": "U7", "_FillValue": "missing"}}

@@ -93,7 +93,7 @@ def test_appended_times_are_stored_in_existing_units(path):
 @pytest.mark.parametrize("new", [{}, {"units": "days since 2000-01-01"}], ids=["none", "days"])
 @pytest.mark.parametrize("stored", [None, "hours since 1990-01-01", "days since 2000-01-01"])
 @pytest.mark.parametrize("attributes", [{}, {"bounds": "tb"}], ids=["undeclared", "declared"])
-def test_bounds_added_for_stored_time_coordinate_are_preserved(path, new, stored, attributes):
+def test_bounds_added_to_stored_time_coordinate_keep_their_values(path, new, stored, attributes):
     t = series(0, 3, "24h").time.drop_vars("time").rename(time="t")
     coordinate = xr.Dataset(coords={"t": t.assign_attrs(attributes)})
     coordinate.t.encoding = {"units": stored} if stored else {}
@@ -106,7 +106,7 @@ def test_bounds_added_for_stored_time_coordinate_are_preserved(path, new, stored
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_time_that_names_itself_as_bounds_keeps_units(dialect):
+def test_time_variable_listed_as_its_own_bounds_keeps_units(dialect):
     store = {}
     times = np.array(["2000-01-01", "2000-01-02"], "M8[ns]")
     units = {"units": "days since 2000-01-01"}
@@ -287,7 +287,7 @@ def test_numpy_times_are_stored_as_integers_in_nonstandard_calendar(times, in_bl
     assert (decoded.encoding["dtype"], decoded.encoding["calendar"]) == (np.dtype("i4"), "noleap")
 
 
-def test_date_that_calendar_lacks_is_rejected_with_its_name():
+def test_error_for_date_missing_from_calendar_includes_date_and_calendar():
     dataset = xr.Dataset({"t": ("x", np.array(["2000-02-28", "2000-02-29"], "M8[s]"))})
     with pytest.raises(ConflictError, match=r"2000-02-29T00.* calendar noleap.*variable t"):
         to_nczarr(dataset, {}, encoding={"t": {"calendar": "noleap"}})

@@ -69,7 +69,7 @@ def test_types_unsupported_by_netcdf_are_rejected_before_first_write(path, value
 
 @pytest.mark.parametrize("options", [{}, {"mode": "a"}], ids=["new", "overwritten"])
 @pytest.mark.parametrize("item", [np.array([1, 2]), [1, 2]], ids=["array", "list"])
-def test_values_that_are_arrays_or_lists_are_rejected(path, item, options):
+def test_object_array_containing_arrays_or_lists_is_rejected(path, item, options):
     values = np.empty(2, object)
     values[:] = item, item[:1]
     if options:
@@ -102,7 +102,7 @@ def test_bounds_attribute_that_is_not_text_is_stored(dialect, box):
     np.testing.assert_array_equal(source.v.attrs["bounds"], box)
 
 
-def test_bytes_among_strings_are_stored():
+def test_mixed_bytes_and_strings_are_stored_as_bytes():
     values = np.array([b"a", "b"], object)
     to_nczarr(xr.Dataset({"v": ("x", values)}), store := {})
     assert read(store).v.values.tolist() == [b"a", b"b"]
@@ -111,7 +111,7 @@ def test_bytes_among_strings_are_stored():
 @pytest.mark.parametrize(
     "values", [np.array([1, "a"], object), np.array([{}, {}], object)], ids=["mixed", "dicts"]
 )
-def test_error_for_objects_without_common_type_names_variable_and_remedy(path, values):
+def test_error_for_unsupported_objects_includes_variable_and_remedy(path, values):
     with pytest.raises(ConflictError, match=r"infer dtype.*variable v.*astype"):
         to_nczarr(xr.Dataset({"v": ("x", values)}), path)
     assert not os.path.exists(path)
@@ -135,7 +135,7 @@ def test_error_for_objects_without_common_type_names_variable_and_remedy(path, v
     ],
     ids=str,
 )
-def test_error_for_invalid_encoding_names_store_variable_and_remedy(path, variable, encoding):
+def test_invalid_encoding_error_includes_store_variable_and_remedy(path, variable, encoding):
     values = {"time": np.array(["2000-01-02"], "M8[ns]"), "text": ["a"], "number": [1.5]}
     dataset = xr.Dataset({name: ("x", item) for name, item in values.items()})
     problem = rf"{path}: .*\(variable {variable}\)\. Correct the encoding"
@@ -225,7 +225,7 @@ def test_variable_length_bytes_in_partial_chunks_can_be_rewritten_and_copied(zar
 
 
 @pytest.mark.parametrize("dtype", ["i2", "u1", "?", "c8"])
-def test_unwritten_chunks_of_plain_zarr_v3_are_zero_as_in_to_zarr(dtype, tmp_path):
+def test_unwritten_chunks_in_plain_zarr_v3_are_read_as_zeros_as_with_to_zarr(dtype, tmp_path):
     values = dask.array.zeros(4, chunks=2, dtype=dtype)
     dataset = xr.Dataset({"v": ("x", values)})
     options = {"zarr_format": 3, "compute": False}

@@ -129,7 +129,7 @@ def test_interrupted_append_can_be_retried_or_abandoned(layout, unlimited, coord
         assert JOURNAL not in other
 
 
-def test_interrupted_append_can_be_retried_if_journal_exceeds_document_size_limit():
+def test_interrupted_append_can_be_retried_even_if_journal_exceeds_document_limit():
     """The journal contains all documents that change, as consolidated metadata does."""
     before, new = {}, values(0, 9)
     for name in ("a", "n"):  # two thirds of the limit each

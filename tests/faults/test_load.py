@@ -43,7 +43,7 @@ def resources():
     )
 
 
-def test_one_hundred_threads_read_one_dataset(tmp_path):
+def test_one_hundred_threads_read_correct_values_and_leak_no_resources(tmp_path):
     path = str(tmp_path / "s")
     to_nczarr(values(), path, encoding={"a": {"chunks": (4, 10)}})
     before = resources()
@@ -61,7 +61,7 @@ def test_one_hundred_threads_read_one_dataset(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["local", "http"])
-def test_repeated_open_and_close_leaks_no_resources(tmp_path, http_server, place):
+def test_repeatedly_opening_and_closing_dataset_leaks_no_resources(tmp_path, http_server, place):
     path = f"{http_server.root}/s"
     to_nczarr(values(), path)
     url = path if place == "local" else f"{http_server.url}/s"

@@ -169,7 +169,7 @@ def test_symlinks_pointing_outside_store_are_rejected_with_trust_none(folder, tm
 
 @pytest.mark.parametrize("prefix", ["", "reference::"])
 @pytest.mark.parametrize("name", [".zmetadata", "v/refs.0.parq"])
-def test_symlinks_pointing_outside_parquet_reference_set_are_rejected_with_trust_none(
+def test_symlinks_pointing_outside_parquet_set_are_rejected_with_trust_none(
     name, prefix, folder, tmp_path
 ):
     records = folder / "set.parq"
@@ -198,7 +198,7 @@ def test_symlinks_pointing_outside_cached_store_are_rejected_with_trust_none(
 
 
 @pytest.mark.parametrize("url", ["dir://store::file://{}", "simplecache::dir://store::file://{}"])
-def test_symlinks_are_rejected_with_trust_none_in_any_chain_of_urls(url, folder, tmp_path):
+def test_symlinks_are_rejected_with_trust_none_in_any_chained_url(url, folder, tmp_path):
     store = put(folder / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     url = url.format(folder)
@@ -225,7 +225,7 @@ def test_symlinks_are_rejected_with_trust_none_in_any_nested_filesystem(folder, 
     ],
     ids=["simplecache", "dir"],
 )
-def test_symlinks_are_rejected_with_trust_none_if_options_name_local_filesystem(
+def test_symlinks_are_rejected_with_trust_none_if_options_select_local_filesystem(
     url, options, folder, tmp_path
 ):
     store = put(folder / "store", MEMBERS)
@@ -243,7 +243,7 @@ def test_zip_files_can_be_opened_through_cache_with_trust_none(folder):
     assert values(f"simplecache::zip://::file://{folder}/store.zip") == [0, 1, 2, 3]
 
 
-def test_untrusted_local_parquet_reference_set_in_cache_url_is_rejected(folder):
+def test_untrusted_local_parquet_reference_set_read_through_cache_is_rejected(folder):
     records = folder / "set.parq"
     write(MEMBERS | {"v/0": VALUES.tobytes()}, records)
     url = f"simplecache::file://{records}"
@@ -405,9 +405,7 @@ def test_python_object_count_is_limited_before_decoding(codec, tmp_path):
 @pytest.mark.parametrize(
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
-def test_untrusted_reference_set_with_empty_folder_path_cannot_reference_other_locations(
-    document, inside
-):
+def test_untrusted_reference_set_without_folder_cannot_reference_other_locations(document, inside):
     """The part of its name before the last slash is empty, which must not match every URL."""
     trust = ReferenceTrust().for_untrusted(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):

@@ -414,7 +414,7 @@ def test_fill_value_outside_dtype_range_is_rejected(dtype, stored):
     ],
     ids=str,
 )
-def test_unsupported_data_types_break_only_their_array(dtype, kind):
+def test_unsupported_data_type_breaks_only_its_array(dtype, kind):
     node = broken(dtype=dtype, fill_value=None, attributes={"a": 1})
     assert type(node.error) is kind
     assert node.error.place.startswith("dtype")
@@ -520,7 +520,7 @@ def test_rendering_node_not_representable_in_v2_raises_unsupported_error(changes
         v2.render_node(ArrayNode(**(members | changes)))
 
 
-def test_new_array_is_rendered_as_in_netcdf_c_with_added_dimension_separator():
+def test_new_array_is_rendered_as_by_netcdf_c_plus_dimension_separator():
     node = ArrayNode(
         path="/v",
         shape=(3,),
@@ -598,7 +598,7 @@ def test_damaged_consolidated_metadata_is_rejected(value, place):
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b'{"metadata": {}}'])
-def test_error_for_damaged_consolidated_metadata_suggests_reading_single_documents(data):
+def test_error_for_damaged_consolidated_metadata_suggests_consolidated_false(data):
     with pytest.raises(MetadataError, match=r"^\.zmetadata.*consolidated=False"):
         FORMATS["2"].expand_consolidated({".zmetadata": Document(".zmetadata", data)})
 

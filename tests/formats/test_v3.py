@@ -761,7 +761,7 @@ HOSTS = [
 
 
 @given(st.data())
-def test_any_json_document_parses_to_node_without_raising(data):
+def test_parsing_any_json_document_returns_node_without_raising(data):
     members = damaged(data.draw, data.draw(st.sampled_from(HOSTS)))
     node = parse(members)
     assert isinstance(node, (ArrayNode, GroupNode, BrokenNode))

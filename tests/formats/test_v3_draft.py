@@ -212,7 +212,7 @@ def test_error_for_unsupported_entry_point_includes_its_key(changes, error, name
 
 
 @pytest.mark.parametrize("name", ["zarr_format", "metadata_encoding"])
-def test_error_message_includes_key_missing_from_entry_point_metadata(name):
+def test_error_for_incomplete_entry_point_metadata_includes_missing_member(name):
     with pytest.raises(MetadataError) as caught:
         layout_of({key: value for key, value in ENTRY.items() if key != name})
     assert caught.value.place == name
@@ -500,7 +500,7 @@ RELEASED = {
 
 
 @given(st.data())
-def test_any_json_document_parses_to_node_without_raising(data):
+def test_parsing_any_json_document_returns_node_without_raising(data):
     members = damaged(data.draw, data.draw(st.sampled_from([ARRAY, DATES, RELEASED, GROUP])))
     for layout in (V3Draft(), V3Draft(released=True), V3Draft(data_type_fallback=True)):
         node = parse(members, layout=layout)
@@ -508,7 +508,7 @@ def test_any_json_document_parses_to_node_without_raising(data):
 
 
 @given(st.data())
-def test_arbitrary_entry_point_parses_or_raises_nczarr_error(data):
+def test_parsing_arbitrary_entry_point_succeeds_or_raises_nczarr_error(data):
     with contextlib.suppress(MetadataError, UnsupportedError):
         layout_of(damaged(data.draw, data.draw(st.sampled_from([ENTRY, RELEASED_ENTRY]))))
 

@@ -17,7 +17,7 @@ MUTANTS = int(os.environ.get("NCZARR_MUTANTS", "2000"))
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_mutated_inputs_yield_result_or_raise_nczarr_error(target):
+def test_fuzz_target_accepts_mutated_input_or_raises_nczarr_error(target):
     files = corpus(target)
     outcomes = set()
     for number in range(MUTANTS):

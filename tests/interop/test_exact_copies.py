@@ -467,7 +467,9 @@ def test_copy_prints_one_line_error_for_corrupt_netcdf_file(tmp_path: Path, caps
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_copy_reads_strings_in_dask_workers(folder: Path, tmp_path: Path, workers: Any) -> None:
+def test_strings_are_copied_correctly_by_dask_workers(
+    folder: Path, tmp_path: Path, workers: Any
+) -> None:
     source = make((FIXTURES / "cdl/copies/strings.cdl").read_text(), folder / "strings.nc")
     with workers.as_current():
         xr_nczarr.copy(source, tmp_path / "copy")

@@ -200,7 +200,7 @@ def test_stores_written_without_fill_values_by_nccopy_4_9_0_are_read(tmp_path: P
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "nczarr-4.9.1", "nczarr-4.8.1"])
-def test_netcdf_c_reads_attributes_of_mixed_types_as_text(path, dialect):
+def test_netcdf_c_reads_attributes_without_netcdf_type_as_json_text(path, dialect):
     values = {"list": [1, "a", 2.5], "dict": {"a": 1}, "none": None}
     dataset = xr.Dataset({"v": ("x", [1, 2], values)})
     to_nczarr(dataset, path, dialect=dialect)

@@ -155,7 +155,7 @@ def test_datatree_round_trips_through_every_layout(path, version, dialect):
     assert set(chunks.values()) == {CHUNKS}
 
 
-def test_variables_are_stored_separately_in_v1(path):
+def test_variables_stored_separately_in_v1_are_read_as_one_dataset(path):
     original = sample()["/"].to_dataset()
     for name, variable in original.variables.items():
         encoding = {name: PACKING} if name == "packed" else {}

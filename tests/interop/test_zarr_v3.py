@@ -139,7 +139,7 @@ def test_tensorstore_arrays_are_read(codecs, tmp_path):
     assert_same(read_all(opened(tmp_path)), values)
 
 
-def test_error_about_codecs_after_inner_shards_names_store_and_variable(tmp_path):
+def test_error_for_codecs_after_inner_shards_includes_store_and_variable(tmp_path):
     inner = sharded([1], [LITTLE])
     codecs = [sharded([2], [inner, {"name": "gzip", "configuration": {"level": 1}}])]
     grid = {"name": "regular", "configuration": {"chunk_shape": [4]}}
@@ -256,14 +256,14 @@ def test_scalars_round_trip(tmp_path):
         ("end", by_tensorstore),
     ],
 )
-def test_other_readers_read_crc32c_checksum_at_either_end_of_chunk(location, read, tmp_path):
+def test_other_readers_read_chunks_with_crc32c_checksum_at_either_end(location, read, tmp_path):
     dataset = xr.Dataset({"v": ("x", np.arange(4.0))})
     encoding = {"v": {"codecs": [{"id": "crc32c", "location": location}]}}
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding, zarr_format=3)
     assert_same(read(tmp_path / "s/v"), dataset.v)
 
 
-def test_sharded_array_metadata_is_written_as_json(tmp_path):
+def test_sharding_codec_is_listed_first_in_array_metadata(tmp_path):
     written(tmp_path, node_of("<f8", "sharded"), np.zeros((7, 11)))
     members = json.loads((tmp_path / "zarr.json").read_bytes())
     assert members["codecs"][0]["name"] == "sharding_indexed"

@@ -190,7 +190,7 @@ def test_v2_annotations_match_netcdf_c_4_10():
         ("nczarr-4.8.1", "_NCZARR_ARRAY", {"dimrefs": [], "storage": "scalar"}),
     ],
 )
-def test_old_layouts_mark_scalars_as_their_releases_do(dialect, name, annotation):
+def test_scalar_annotations_in_old_layouts_match_netcdf_c(dialect, name, annotation):
     assert annotated(sample(), dialect=dialect).nodes["/s"].members == {name: annotation}
 
 

@@ -321,7 +321,7 @@ def test_array_is_padded_or_truncated_to_size_of_unlimited_dimension(size, word)
 
 # Regression D21
 @pytest.mark.parametrize("size", [1, 3])
-def test_variable_that_contradicts_fixed_dimension_is_the_only_one_marked_broken(size):
+def test_only_variable_that_contradicts_fixed_dimension_is_marked_broken(size):
     bad, good = (
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )
@@ -603,7 +603,7 @@ def test_nonzero_fill_values_are_masked_in_reference_set(type_name, fill):
 
 
 @pytest.mark.parametrize("dtype", ["V3", "i2,f4"])
-def test_raw_bytes_and_structured_dtypes_are_not_masked(dtype):
+def test_raw_bytes_and_structured_values_are_not_masked(dtype):
     node = array("/v", (2,), fill_value=np.zeros((), dtype)[()], dtype=np.dtype(dtype))
     assert only(interpret(hierarchy(group(), node))).attributes == {}
 

@@ -64,7 +64,7 @@ def test_decoding_inverts_encoding_of_strings(texts, name, compressor):
 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200), BYTE_CHAINS, st.sampled_from(["<i4", "O"]))
-def test_arbitrary_bytes_decode_or_raise_nczarr_error(data, chain, dtype):
+def test_decoding_arbitrary_bytes_succeeds_or_raises_nczarr_error(data, chain, dtype):
     first = [("vlen-utf8", {})] if dtype == "O" else []
     codec = make_codec(dtype, (5,), *first, *chain)
     try:

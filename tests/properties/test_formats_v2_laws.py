@@ -61,7 +61,7 @@ def test_nonstandard_json_literals_are_parsed_and_kept(words, blank):
 
 
 @given(st.binary() | st.text('{}[]",:\\u0123456789abcdefx+-.eENaInity \n').map(str.encode))
-def test_arbitrary_bytes_parse_as_json_or_raise_metadata_error(data):
+def test_parsing_arbitrary_bytes_as_json_succeeds_or_raises_metadata_error(data):
     with contextlib.suppress(MetadataError):
         render_json(Document("k", data).value)
 
@@ -219,7 +219,7 @@ MEMBERS = (*PLAIN_MEMBERS, "zarr_format", "dimension_separator")
 @pytest.mark.parametrize("module", [v1, v2])
 @given(pair=array_documents(), name=st.sampled_from(MEMBERS), value=JSON)
 @settings(deadline=None)
-def test_array_with_arbitrary_json_member_is_parsed_or_error_includes_key(
+def test_array_with_arbitrary_json_member_is_parsed_or_raises_error_with_key(
     module, pair, name, value
 ):
     path, held = pair

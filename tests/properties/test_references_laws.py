@@ -183,7 +183,7 @@ def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_every_key_is_listed_and_chunks_are_resolved_by_subset_of_their_folder(entries):
+def test_every_key_is_listed_and_folder_subset_resolves_its_chunks(entries):
     parsed = parse_references(
         render_references(collect_references(entries.items()), generators=True)
     )

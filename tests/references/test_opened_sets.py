@@ -178,7 +178,7 @@ class TestTargets:
         with pytest.raises(ChunkError, match=r"refs\.json.*document is damaged or truncated"):
             open_store(path)
 
-    def test_storage_options_set_template_language_and_overrides(self, tmp_path, data):
+    def test_template_language_and_overrides_can_be_set_in_storage_options(self, tmp_path, data):
         document = {
             "version": 1,
             "templates": {"u": "nowhere"},
@@ -599,7 +599,7 @@ class TestOptions:
         assert read(version0(f"{served.url}/data.bin"), **options) == VALUES.tolist()
         assert set(self.secrets(served, "/data.bin")) == {"secret"}
 
-    def test_reference_document_can_be_opened_with_filesystem_for_its_protocol(self, data):
+    def test_reference_document_is_read_from_filesystem_passed_for_its_protocol(self, data):
         filesystem = fsspec.filesystem("memory")
         filesystem.pipe("/folder/data.bin", data.read_bytes())
         document = json.dumps(version0("memory://folder/data.bin"))

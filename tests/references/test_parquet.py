@@ -99,7 +99,9 @@ def open_folder(path):
 # Regression D43
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("writer", LIBRARIES)
-def test_parquet_libraries_read_references_from_each_other(tmp_path, monkeypatch, writer, reader):
+def test_references_written_with_one_parquet_library_can_be_read_with_another(
+    tmp_path, monkeypatch, writer, reader
+):
     expected = write(tmp_path, writer)
     hide_other_libraries(monkeypatch, reader)
     references, _ = open_folder(tmp_path)
@@ -215,7 +217,7 @@ def sparse_set(path, chunks, record_size):
     (path / ".zmetadata").write_text(json.dumps({**document, "record_size": record_size}))
 
 
-def test_chunks_without_record_file_are_skipped_together(tmp_path):
+def test_chunks_in_missing_record_file_are_skipped_with_one_request(tmp_path):
     sparse_set(tmp_path, 10**9, 10**6)
     references, folder = open_folder(tmp_path)
     chunks = {key: value for key, value in references.items() if key != "t/.zarray"}
@@ -223,7 +225,7 @@ def test_chunks_without_record_file_are_skipped_together(tmp_path):
     assert len(folder.requested) == 1 + 1000
 
 
-def test_set_with_too_many_possible_record_files_cannot_be_converted(tmp_path):
+def test_converting_set_with_too_many_potential_record_files_is_rejected(tmp_path):
     sparse_set(tmp_path, 10**15, 10**6)
     with pytest.raises(UnsupportedError, match=r"1,000,000,000 record files.*larger record_size"):
         write_references(tmp_path, tmp_path / "set.json")

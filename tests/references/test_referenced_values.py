@@ -121,7 +121,7 @@ def test_failed_request_error_includes_status_url_and_key(served, status):
 # Regression D40
 @pytest.mark.parametrize("kind", ["html", "short"])
 @pytest.mark.parametrize("form", [raw, deflated])
-def test_response_with_wrong_bytes_raises_storage_error(served, kind, form):
+def test_web_page_or_short_response_instead_of_range_raises_storage_error(served, kind, form):
     served.fault(kind, times=None)
     document = form(served)
     with pytest.raises(StorageError) as caught:
@@ -245,7 +245,7 @@ def test_fill_values_are_compared_after_decoding_filters(scaled):
 
 # Regression D48
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
-def test_fill_value_that_may_be_packed_triggers_warning(fill, stored, expected):
+def test_fill_value_that_may_refer_to_packed_values_triggers_warning(fill, stored, expected):
     scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")
@@ -317,7 +317,7 @@ def test_chunks_with_wrong_number_of_indices_are_not_read_as_missing(shape, key)
         read(document)
 
 
-def test_missing_chunks_are_read_beside_leftover_chunks_of_another_rank():
+def test_missing_chunks_are_filled_despite_leftover_chunk_with_wrong_rank():
     document = metadata() | {"t/0": "a" * 16, "t/0.0": "b" * 16}
     assert read(document)[4:] == [-1] * 4
 

@@ -128,7 +128,7 @@ def test_parsing_uses_less_than_30_megabytes_per_million_references():
     assert most < 25 * count + (5 << 20)  # plus one block of numbers
 
 
-def test_references_to_chunks_are_stored_in_columns_of_one_table_per_array():
+def test_chunk_references_are_stored_in_one_columnar_table_per_array():
     references = parse_references(json.dumps(SETS["two arrays"]))
     assert sorted(references.entries) == ["g/u/.zarray", "t/.zarray"]
     assert [len(table.urls) for table in references.tables.values()] == [7, 7]

@@ -44,7 +44,7 @@ def render(text, templates=None, language="safe", **values):
         "{% raw %}{{ i }}{% endraw %}",
     ],
 )
-def test_templates_render_to_same_text_as_in_jinja2(text):
+def test_templates_are_rendered_to_same_text_as_in_jinja2(text):
     assert render(text, **VALUES) == jinja2.Template(text).render(**VALUES)
 
 
@@ -142,7 +142,7 @@ def test_expensive_and_invalid_templates_are_rejected_quickly(text):
 
 # Regression D47
 @pytest.mark.parametrize("leaf", ["", "x", "{{i}}"])
-def test_templates_that_multiply_output_are_rejected(leaf):
+def test_exponentially_growing_template_output_is_rejected(leaf):
     chain = {f"t{n}": f"{{{{t{n + 1}}}}}" * 8 for n in range(30)} | {"t30": leaf}
     with pytest.raises(LimitError):
         render("{{t0}}", chain, i=1)

@@ -209,7 +209,7 @@ def test_scalars_from_virtualizarr_can_be_rewritten(tmp_path, name, inline_below
         assert xr.open_dataset(str(tmp_path / name), engine=engine).s == 2.5
 
 
-def test_result_counts_v3_arrays_with_dotted_chunk_keys(tmp_path):
+def test_reference_and_array_counts_include_v3_arrays_with_dotted_chunk_keys(tmp_path):
     group = zarr.open_group(tmp_path / "store", mode="w")
     encoding = {"name": "default", "separator": "."}
     array = group.create_array("t", shape=(2, 2), chunks=(1, 1), dtype="i4")
@@ -544,7 +544,7 @@ def test_huge_sparse_array_can_only_be_written_as_json(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["set.json.gz", "set.json.zst", "set.json.zstd"])
-def test_name_of_document_determines_its_compression(tmp_path, name):
+def test_document_file_extension_determines_its_compression(tmp_path, name):
     dataset = regular(tmp_path / "store")
     for _ in range(2):  # an existing compressed document is replaced
         write(tmp_path / "store", tmp_path / name)

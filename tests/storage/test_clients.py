@@ -191,7 +191,7 @@ def test_fsspec_is_chosen_for_environment_variables_without_obstore_equivalent(
         open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
 
 
-def test_azure_option_without_obstore_equivalent_is_named() -> None:
+def test_error_for_azure_option_without_obstore_equivalent_includes_option() -> None:
     options = {"connection_string": "AccountName=a;AccountKey=eA==", **OBSTORE}
     with pytest.raises(UnsupportedError, match="support the storage option connection_string"):
         open_store("az://container/a", storage_options=options)
@@ -279,7 +279,7 @@ def test_client_choice_is_logged_with_reason(
     ]
 
 
-def test_fsspec_is_used_after_obstore_rejected_a_response(http_server: HttpServer) -> None:
+def test_fsspec_is_used_after_obstore_rejects_response(http_server: HttpServer) -> None:
     Path(http_server.root, "x").write_bytes(bytes(range(100)))
     store = open_store(http_server.url, must_exist=False)
     http_server.fault("ignore-range", path="*/x", times=None)
@@ -393,7 +393,7 @@ def test_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [403, 404])
-def test_missing_status_option_does_not_apply_to_writes_deletes_and_listings(
+def test_missing_status_option_does_not_apply_to_writes_deletes_or_listings(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -485,7 +485,7 @@ def test_failed_conditional_write_is_not_retried_unconditionally(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [405, 501])
-def test_object_is_created_if_server_lacks_conditional_writes(
+def test_object_is_created_even_if_server_lacks_conditional_writes(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -569,7 +569,7 @@ def test_unknown_storage_option_error_suggests_checking_options(
             read()
 
 
-def test_any_filesystem_exception_becomes_storage_error_naming_key() -> None:
+def test_any_filesystem_exception_becomes_storage_error_that_includes_key() -> None:
     class Broken(MemoryFileSystem):
         def cat_file(self, path: str, *_: Any, **options: Any) -> bytes:
             raise AttributeError("no such attribute")
@@ -608,7 +608,7 @@ def test_filesystem_memory_error_propagates_unchanged() -> None:
             action()
 
 
-def test_only_keyword_argument_errors_are_attributed_to_storage_options() -> None:
+def test_unrelated_type_error_is_not_attributed_to_storage_options() -> None:
     bug = TypeError("'int' object is not subscriptable")
     assert "storage options" not in str(storage_error(bug, store="s", key="x"))
 
@@ -722,7 +722,7 @@ def test_many_small_objects_are_requested_concurrently(
     assert http_server.most_in_flight == 100
 
 
-def test_store_without_read_ahead_requests_objects_when_needed(http_server: HttpServer) -> None:
+def test_objects_are_requested_only_when_needed_without_read_ahead(http_server: HttpServer) -> None:
     for key in "abc":
         Path(http_server.root, key).write_bytes(b"1")
     store = open_store(http_server.url, storage_options={"client": "obstore"})

@@ -262,7 +262,7 @@ def test_locks_can_be_acquired_repeatedly(writable: Store) -> None:
     assert writable.list_names("new/").objects == ["0"]
 
 
-def test_stores_of_same_mapping_share_locks() -> None:
+def test_stores_wrapping_same_mapping_share_locks() -> None:
     mapping: dict[str, bytes] = {}
     first, second, other = MemoryStore(mapping), MemoryStore(mapping), MemoryStore({})
     assert first.is_same(second)

@@ -240,7 +240,7 @@ def test_unresponsive_server_raises_timeout_error(
     ("fault", "error"),
     [("status", StorageConnectionError), ("silence", StorageTimeoutError)],
 )
-def test_only_this_package_retries_azure_requests(
+def test_azure_requests_are_retried_only_by_xr_nczarr(
     http_server: HttpServer, time: FakeTime, fault: Any, error: type[StorageError]
 ) -> None:
     pytest.importorskip("adlfs")
@@ -444,7 +444,9 @@ def test_forked_process_can_open_inherited_s3_mapper(s3_server: S3Server) -> Non
     assert in_a_new_interpreter(read_mapper_in_a_fork, s3_server.storage_options) == 0
 
 
-def test_one_hundred_threads_read_one_store(connect: Connect, server: HttpServer) -> None:
+def test_one_hundred_threads_can_read_one_store_concurrently(
+    connect: Connect, server: HttpServer
+) -> None:
     store = connect(server.url)
     keys = list(CHUNKS)[:20]
     with ThreadPoolExecutor(100) as threads:

@@ -586,7 +586,7 @@ def test_names_indistinguishable_on_some_file_systems_are_detected(
     assert list(name_collisions(new, there)) == alike
 
 
-def test_names_are_equal_if_and_only_if_file_system_treats_them_as_equal(tmp_path: Path) -> None:
+def test_name_comparison_agrees_with_file_system(tmp_path: Path) -> None:
     for first, second in (("a", "A"), ("x" * 300 + "a", "x" * 300 + "A"), ("é", "e\u0301")):
         # on the file system of this machine
         (tmp_path / first[-9:]).touch()
@@ -633,7 +633,7 @@ def test_is_inside_compares_whole_path_components(tmp_path: Path) -> None:
         assert not system.is_inside(path, folder)
 
 
-def test_file_identity_is_same_for_all_paths_to_directory(tmp_path: Path) -> None:
+def test_file_identity_is_same_for_directory_and_symlink_to_it(tmp_path: Path) -> None:
     folder, link = str(tmp_path / "a"), str(tmp_path / "link")
     os.makedirs(f"{folder}/b")
     os.symlink(folder, link)

@@ -99,7 +99,9 @@ def test_datasets_round_trip_through_store_objects(
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_dict_written_by_zarr_python_is_read_and_changed(zarr_format: Literal[2, 3]) -> None:
+def test_dict_written_by_zarr_python_can_be_read_and_appended_to(
+    zarr_format: Literal[2, 3],
+) -> None:
     objects: dict[str, Any] = {}
     dataset().to_zarr(objects, zarr_format=zarr_format, consolidated=False)
     with xr.open_dataset(objects, engine="nczarr", chunks={}) as opened:
@@ -112,7 +114,7 @@ def test_dict_written_by_zarr_python_is_read_and_changed(zarr_format: Literal[2,
             assert opened.t.sum() == 2 * dataset().t.sum(), engine
 
 
-def test_local_store_objects_from_other_packages_are_opened_as_local_store(tmp_path: Path) -> None:
+def test_local_store_objects_from_other_packages_are_opened_as_local_stores(tmp_path: Path) -> None:
     for target in (make("zarr local", tmp_path), make("obstore local", tmp_path)):
         store = resolve(target, must_exist=False).store
         assert type(store).__name__ == "LocalStore"
@@ -264,7 +266,7 @@ def commit(repository: Any, data: xr.Dataset, **options: Any) -> str:
     return str(session.commit("write"))
 
 
-def test_nczarr_in_icechunk_is_readable_at_any_snapshot(tmp_path: Path) -> None:
+def test_nczarr_store_in_icechunk_is_readable_at_every_snapshot(tmp_path: Path) -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path)))
     first = commit(repository, dataset())
@@ -522,7 +524,7 @@ def test_lazy_dataset_cannot_overwrite_its_local_source_via_another_store(
     assert pickle.loads(pickle.dumps(resolve(target).store)).is_same(resolve(path).store)
 
 
-def test_lazy_dataset_cannot_overwrite_its_source_via_wrapped_fsspec_or_obstore_store() -> None:
+def test_lazy_dataset_cannot_overwrite_source_via_wrapped_fsspec_or_obstore_store() -> None:
     memory = pytest.importorskip("obstore").store.MemoryStore()
     check_that_the_source_is_not_overwritten(memory, LoggingStore(ObjectStore(memory)))
     remote = FsspecStore.from_url("memory://wrapped/s")
@@ -532,7 +534,7 @@ def test_lazy_dataset_cannot_overwrite_its_source_via_wrapped_fsspec_or_obstore_
 
 @pytest.mark.parametrize("cache", ["simplecache", "filecache"])
 @pytest.mark.parametrize("protocol", ["file", "memory"])
-def test_lazy_dataset_cannot_overwrite_its_source_that_is_read_through_cache(
+def test_lazy_dataset_read_through_cache_cannot_overwrite_its_source(
     tmp_path: Path, cache: str, protocol: str
 ) -> None:
     url = f"{protocol}://{tmp_path}/s"

@@ -123,9 +123,7 @@ def test_cached_zip_file_is_recognized_by_its_suffix(http_server: HttpServer, ca
 
 @pytest.mark.parametrize("inner", ["inner.zip", "folder/inner.zip"])
 @pytest.mark.parametrize("first", ["zip", "zip://"])
-def test_store_at_root_of_zip_file_within_zip_file_is_read(
-    tmp_path: Path, inner: str, first: str
-) -> None:
+def test_store_at_root_of_nested_zip_file_is_read(tmp_path: Path, inner: str, first: str) -> None:
     data = write(tmp_path / "inner.zip", [(".zgroup", b"{}")]).read_bytes()
     outer = write(tmp_path / "outer.zip", [(inner, data)])
     store = open_store(f"{first}::zip://{inner}::file://{outer}")
@@ -246,7 +244,7 @@ def test_uncompressed_zip_entries_are_addressable_by_byte_range(tmp_path: Path) 
         store.addresses(["a/0", "a/1"])
 
 
-def test_zip_file_preceded_by_other_bytes_is_read(tmp_path: Path) -> None:
+def test_zip_file_with_leading_data_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zip", [("a/0", b"12345"), (".zgroup", b"{}")])
     path.write_bytes(b"PK\x03\x04 something in front" + path.read_bytes())
     assert fetch(open_store(path), "a/0", ".zgroup") == [b"12345", b"{}"]

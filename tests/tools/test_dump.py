@@ -483,7 +483,7 @@ def test_dump_prints_attributes_of_group_with_unsupported_metadata(value, text):
     ("fill_value", "text"),
     [([1, 2], "1, 2"), ([1.5, "a"], '"[1.5, \\"a\\"]"'), ("a", '"a"'), ({}, '"{}"')],
 )
-def test_dump_prints_fill_value_attribute_that_is_invalid(fill_value, text):
+def test_dump_prints_invalid_fill_value_attribute(fill_value, text):
     output = str(xr_nczarr.dump(plain_objects(_FillValue=fill_value)))
     assert f"\t\ta:_FillValue = {text} ;" in output
     assert " a = 1, 2 ;" in output

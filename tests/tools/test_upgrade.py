@@ -259,7 +259,7 @@ def test_consolidate_refreshes_stale_metadata_in_zip_file(tmp_path: Path) -> Non
     assert {"a", "b"} <= set(xr.open_dataset(store, engine="nczarr", consolidated=True).variables)
 
 
-def test_error_during_consolidate_has_note_about_state_of_store() -> None:
+def test_error_during_consolidate_includes_note_about_store_state() -> None:
     store = InterruptedMapping({})
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), store, consolidated=False)
     store.max_changes = len(store.changes)

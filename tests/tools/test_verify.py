@@ -84,7 +84,7 @@ def test_verify_reads_only_stored_chunks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_reports_missing_chunks_as_errors_if_missing_chunks_option_is_raise(
+def test_verify_reports_missing_chunks_as_errors_only_on_request(
     tmp_path: Path, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)
@@ -727,7 +727,7 @@ def test_verify_reports_names_that_prevent_netcdf_c_from_opening_store(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
-def test_all_programs_read_store_without_limitations_reported_by_verify(
+def test_programs_not_reported_as_incompatible_by_verify_can_read_store(
     tmp_path: Path, program: str
 ) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))

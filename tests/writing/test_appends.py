@@ -211,7 +211,7 @@ def netcdf_file(tmp_path):
 @pytest.mark.parametrize(
     "layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}, {"dialect": "zarr", "zarr_format": 3}]
 )
-def test_text_and_times_of_any_calendar_can_be_appended_to_empty_selection(
+def test_text_and_times_can_be_appended_to_store_written_from_empty_selection(
     path, netcdf_file, engine, layout
 ):
     if engine == "nczarr":

@@ -112,7 +112,7 @@ def test_group_does_not_inherit_root_dimension_that_its_parent_redefines(path, d
 
 
 # The empty folders of removed chunks remained, so chunks with the same names could not be written.
-def test_array_can_be_replaced_if_empty_chunk_folders_remain():
+def test_array_can_be_replaced_even_if_empty_chunk_folders_remain():
     for dims in (("x", "y", "z"), ("x",), (), ("x", "y")):
         dataset = xr.Dataset({"v": (dims, np.ones((2,) * len(dims)))})
         to_nczarr(dataset, "memory://empty-folders", mode="w", zarr_format=3)

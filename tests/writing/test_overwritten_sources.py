@@ -96,7 +96,7 @@ def mapped():
 
 @pytest.mark.parametrize("mode", ["a", "a-"])
 @pytest.mark.parametrize("chunks", [None, {}, {"x": -1}], ids=str)
-def test_new_variables_can_be_added_together_with_coordinates_of_opened_dataset(path, chunks, mode):
+def test_new_variables_can_be_added_along_with_coordinates_from_opened_dataset(path, chunks, mode):
     to_nczarr(mapped(), path)
     before = read_objects(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:

@@ -475,7 +475,7 @@ def test_unlimited_dimensions_of_datatree_can_be_in_any_group(unlimited):
 
 @pytest.mark.parametrize("unlimited", [{"/c": ["t"]}, {"/c": "t", "/": None}], ids=str)
 @pytest.mark.parametrize("inherits", [True, False], ids=["coordinate", "dimension"])
-def test_unlimited_dimension_of_group_is_unlimited_where_it_is_defined(unlimited, inherits):
+def test_dimension_made_unlimited_in_child_group_is_unlimited_in_parent(unlimited, inherits):
     root = xr.Dataset({"a": ("x", [1])}, coords={"t": [0, 1]} if inherits else None)
     root["r"] = ("t", [3, 4])
     root.encoding["unlimited_dims"] = {"x"}

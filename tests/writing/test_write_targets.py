@@ -93,7 +93,7 @@ def test_accessor_writes_dataarrays_and_datatrees(path):
     assert read(f"{path}/3", group="b/c").a.encoding["dtype"] == "f4"
 
 
-def test_groups_whose_names_differ_only_by_dot_can_coexist(path):
+def test_groups_whose_names_differ_only_by_trailing_dot_can_coexist(path):
     tree = xr.DataTree.from_dict({"/a": xr.Dataset({"v": 1}), "/a.": xr.Dataset({"v": 2})})
     to_nczarr(tree, path, group="/b./")
     assert xr.open_datatree(path, engine="nczarr", group="/b.").load().identical(tree)
@@ -113,7 +113,7 @@ def test_every_zarr_version_supports_write_append_and_read(path, zarr_format):
     xr.testing.assert_identical(result, example(0, 9))
 
 
-def test_v1_stores_contain_one_array(path):
+def test_v1_store_can_contain_only_one_array(path):
     dataset = example()[["n"]].drop_vars("t")
     to_nczarr(dataset, path, zarr_format=1)
     result = read(path)
@@ -277,7 +277,7 @@ def test_directory_with_user_files_is_not_treated_as_empty(path):
     assert Path(path, "notes.txt").read_bytes() == b"mine"
 
 
-def test_folder_sharing_name_with_file_manager_file_is_not_ignored(path):
+def test_folder_named_like_file_manager_file_is_not_ignored(path):
     os.makedirs(f"{path}/.DS_Store")
     with pytest.raises(ExistsError, match="not belong to a Zarr store"):
         to_nczarr(example(), path)
