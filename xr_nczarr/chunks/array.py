@@ -26,8 +26,8 @@ from xr_nczarr.locks import ThreadLimiter, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.storage import Store
 
-# Minimum chunk sizes for using threads, as measured on two cores. For smaller chunks, threads lose
-# more time to the GIL than they save. With slow codecs, threads are worthwhile for smaller chunks.
+# Minimum chunk sizes at which threads are used, as measured on two cores. Below these sizes,
+# threads lose more time to the GIL than they save. With slow codecs, the minimum is lower.
 _THREADED_FROM_BYTES = 64 << 10
 _THREADED_SLOW_FROM_BYTES = 16 << 10
 _SLOW_CODECS = frozenset(("zlib", "gzip", "zstd", "bz2", "lzma"))
@@ -42,13 +42,13 @@ _BYTES_IN_FLIGHT = 64 << 20
 # instead of 8, reading 2,048 chunks of 64 kB takes 1.3 to 1.7 times as long.
 _QUICK_SECONDS = 0.002
 _FEW_THREADS = 8
-# Reading several small chunks in a row saves time between requests, in which a thread needs the
-# GIL. Large chunks are read one by one, so that all threads finish at about the same time.
+# Between two requests, a thread needs the GIL. Reading several small chunks in a row shortens this
+# time. Large chunks are read one by one, so that all threads finish at about the same time.
 _REMOTE_BATCH_PARTS = 4
 _REMOTE_BATCH_BYTES = 256 << 10
 _BATCHES_PER_THREAD = 8
 _CACHE_LINE = 64
-_ALIGNED_FROM_BYTES = 128 << 10  # malloc requests memory for larger arrays from the system
+_ALIGNED_FROM_BYTES = 128 << 10  # for larger arrays, malloc asks the system for memory
 _SPARE_BYTES = 1 << 20  # netCDF-C overwrites a longer chunk without truncating it
 
 
@@ -134,7 +134,7 @@ class ChunkedArray:
 
     @cached_property
     def _max_object_bytes(self) -> int | None:
-        """Maximum size of a stored chunk: twice the largest possible size, plus 1 MiB.
+        """Maximum accepted size of a stored chunk: twice the maximum encoded size, plus 1 MiB.
 
         None if the chunks are in shards, or if the size of a decoded chunk depends on its values.
         """
@@ -150,7 +150,7 @@ class ChunkedArray:
 
     @contextmanager
     def _explained_limit(self) -> Iterator[None]:
-        """Explain a LimitError raised in the ``with`` block if no option can raise the limit."""
+        """Explain a LimitError from the ``with`` block if no option can change the limit."""
         try:
             yield
         except LimitError as error:
@@ -267,8 +267,8 @@ class ChunkedArray:
         submit
             Function that schedules the write of one stored object. It is called with a function
             that writes the object, the argument to pass to that function, and the size of the data
-            in bytes. `values` must not change until all objects are written. If
-            None, all objects are written immediately.
+            in bytes. If None, all objects are written immediately. Otherwise, `values` must not
+            change until all objects are written.
         """
         codec, layout = self.codec, self.layout
         plan = self.plan(selection)
@@ -310,14 +310,15 @@ class ChunkedArray:
     def _batch_size(self, per_thread: int, part_bytes: int) -> int:
         """Return the number of parts to read or write in one call.
 
-        Batches are small enough that each thread has work; `per_thread` is the number of parts for
-        each thread. For a remote store, requests overlap within a batch or between threads.
+        `per_thread` is the number of parts for each thread. If a remote store makes the requests of
+        a batch concurrently, batches are large. Otherwise, they are small enough that each thread
+        has work.
         """
         if not self.store.remote:
             parts, limit = min(_BATCH_PARTS, per_thread), _BATCH_BYTES
         elif not self._store_sets_threads:
             return _BATCH_PARTS
-        elif self.node.shards or part_bytes < self.chunk_bytes:  # parts of objects are requested
+        elif self.node.shards or part_bytes < self.chunk_bytes:  # requests are for byte ranges
             return 1
         else:
             parts = min(_REMOTE_BATCH_PARTS, per_thread // _BATCHES_PER_THREAD)

@@ -27,7 +27,8 @@ class ChunkObjects:
 
     If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
     up with the alternative separator; see `ArrayNode.key_notations`. Some arrays contain keys with
-    both separators, because a program did not find the old chunks and wrote new ones.
+    both separators: a program that knew only one of them overlooked the old chunks and wrote new
+    ones.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -68,7 +69,7 @@ class ChunkObjects:
             ranges = [ByteRange(keys.key(chunk), start, length) for chunk, start, length in items]
             sizes: dict[str, int | None] | None = None
             for item, data in zip(ranges, store.fetch_ranges(ranges), strict=True):
-                if sizes is None:  # not earlier: fetching also loads what a reference set declares
+                if sizes is None:  # not earlier: fetching also loads sizes from a reference set
                     names = list(dict.fromkeys(item.key for item in ranges))
                     sizes = dict(zip(names, store.known_sizes(names) or (), strict=False))
                 if data is not None and (size := sizes.get(item.key)):

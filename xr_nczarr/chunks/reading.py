@@ -149,9 +149,9 @@ class PartReader:
     def _turn(self) -> Iterator[None]:
         """Let only one thread at a time read small pieces of local files.
 
-        Such threads contend for the GIL after each system call. They are faster if they take turns,
-        and decode while another thread reads. On a slow file system, where reading does not need
-        the GIL most of the time, a thread soon stops waiting for its turn.
+        Threads that read such pieces contend for the GIL after each system call. They are faster if
+        they take turns: one thread reads while the others decode. On a slow file system, reading
+        needs the GIL for only a little of the time, so a thread soon stops waiting for its turn.
         """
         acquired = self._lock.acquire(timeout=_MAX_TURN_SECONDS)
         try:

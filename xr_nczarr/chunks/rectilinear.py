@@ -127,8 +127,8 @@ def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> It
 
     `lengths` is run-length encoded, as (chunk length, repeat count) pairs. Elements beyond the last
     chunk form a final run of missing chunks. Without shards, this run is a single chunk. If
-    `sharded` is True, it consists of shards that are as long as the longest stored shard. Each of
-    them therefore contains a whole number of inner chunks.
+    `sharded` is True, the run consists of shards that are as long as the longest stored shard. Each
+    of these shards therefore contains a whole number of inner chunks.
     """
     first = start = 0
     for length, number in lengths:

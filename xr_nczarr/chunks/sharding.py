@@ -22,7 +22,7 @@ Index = tuple[int, ...]
 
 _MAX_KEPT_BYTES = 32 << 20
 _MAX_TRIES = 4
-_MAX_OPEN_FILES = 8  # for each of the caller's threads, of which there may be a hundred
+_MAX_OPEN_FILES = 8  # per calling thread; there may be a hundred such threads
 
 
 _IndexName = tuple[str, str, int, int]
