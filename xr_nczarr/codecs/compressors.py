@@ -41,18 +41,19 @@ _ZSTD_BLOCK = 1 << 17
 # Maximum size in bytes of a chunk for which an extra copy is faster than creating a decompression
 # context.
 _ZSTD_SMALL = 32 << 10
-# Maximum size in bytes of chunks that are decoded several at a time, to hand over the GIL less
-# often. Decoding a larger chunk takes much longer than handing over the GIL.
+# Chunks of up to this size in bytes are decoded several at a time, so that the GIL is handed over
+# less often. Decoding a larger chunk takes much longer than handing over the GIL.
 _ZSTD_BATCHED = 128 << 10
 # Mapping from each zlib level to the libdeflate level that compresses to the same size. Levels with
 # the same number in both libraries are omitted.
 _LEVELS = {4: 3}
 _LZMA_MEMORY = 96 << 20
 _WINDOW = 128 << 10
-# A piece is small enough to stay in the CPU cache until it is copied. It is also small enough for
-# free() to keep its memory in the process.
+# Maximum size in bytes of a piece of decoded data. Such a piece stays in the CPU cache until it is
+# copied, and free() keeps its memory in the process instead of returning it to the system.
 _PIECE = 256 << 10
-# Maximum number of members in a gzip, bz2 or xz file. A bgzip file of 2 GiB has a third as many.
+# Maximum number of members in a gzip, bz2 or xz file. A bgzip file of 2 GiB has a third of this
+# number.
 _MAX_MEMBERS = 100_000
 
 
@@ -393,8 +394,7 @@ COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
 def crc32(array: NDArray[Any]) -> int:
     """Return the CRC-32 checksum of the bytes of a C-contiguous array.
 
-    The checksum is computed by libdeflate if it is installed, because it is four times as fast as
-    zlib.
+    If libdeflate is installed, it computes the checksum, because it is four times as fast as zlib.
     """
     library: Any = zlib if deflate is None else deflate
     return int(library.crc32(bytes_of(array)))

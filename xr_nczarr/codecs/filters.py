@@ -130,7 +130,7 @@ def _tolerance(
     if name == "quantize":
         return 10.0**-codec.digits + rounding * np.abs(values)
     if stored.kind == "f":
-        return np.finfo("f8").max  # any finite difference, because sums and differences are rounded
+        return np.finfo("f8").max  # allow any finite error: sums and differences are rounded
     return int(name == "astype")  # fractions are truncated
 
 
@@ -166,7 +166,7 @@ def build_sized(request: StepRequest) -> Step:
         return step
 
     def decode(data: Buffer) -> Buffer:
-        """Return a view of the data after verifying the checksum; numcodecs would copy the data."""
+        """Return a view of the data after verifying the checksum, whereas numcodecs copies it."""
         stored = np.frombuffer(data, UINT8)
         at_end = codec.location == "end"
         body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])

@@ -114,8 +114,8 @@ class ShardIndex:
             misplaced = np.flatnonzero(outside & ((offsets != _MISSING) | (lengths != _MISSING)))
             if misplaced.size:
                 raise self._misplaced(entries, misplaced[0], "extends outside the shard")
-        # Missing inner chunks are sorted last, because they have the highest offset. Their end
-        # overflows, so that it is less than their offset.
+        # Missing inner chunks are sorted last, because they have the highest offset. They do not
+        # appear to overlap each other, because their end overflows to less than their offset.
         used = offsets.argsort(kind="stable")
         used = used[lengths[used] > 0]
         overlapping = used[1:][offsets[used[1:]] < ends[used[:-1]]]
