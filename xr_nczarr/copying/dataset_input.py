@@ -95,7 +95,7 @@ def _describe(variable: xr.Variable, item: Variable) -> None:
     if "_FillValue" in item.attributes:
         item.attributes["_FillValue"] = fill_scalar(item.attributes["_FillValue"], dtype)
     fill_value = item.attributes.get("_FillValue", default_fill(dtype))
-    if encoding.get("fill_value") is not None:  # in Zarr v3, independent of `_FillValue`
+    if encoding.get("fill_value") is not None:  # in Zarr v3, this is independent of `_FillValue`
         fill_value = fill_scalar(encoding["fill_value"], dtype)
     allow_longer = len(shape) == 1 and item.dimensions[0].unlimited
     try:

@@ -47,7 +47,7 @@ class Difference:
         The differing item as it appears in each dataset, formatted as CDL. None if the dataset does
         not contain the item. If values differ, this is the first differing value.
     note
-        If values differ: their number, the position of the first one, and the largest difference.
+        If values differ: how many, the position of the first one, and the largest difference.
     """
 
     path: str

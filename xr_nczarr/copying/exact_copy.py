@@ -128,8 +128,8 @@ def copy(
     Parameters
     ----------
     source
-        A path, URL, mapping or reference set that ``engine="nczarr"`` opens, or a file for another
-        engine.
+        A path, URL, mapping or reference set that ``engine="nczarr"`` opens, or a file that another
+        engine opens.
     target
         A path, URL or mapping. A path that ends in ``.nc``, ``.nc4``, ``.cdf`` or ``.netcdf``
         becomes a netCDF-4 file, which requires the netCDF4 package. With the fragment
@@ -146,8 +146,8 @@ def copy(
         label selects one element, but does not drop the dimension.
     engine
         The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C (if
-        netCDF4 is installed), and anything else with ``"nczarr"``. Other engines may not show
-        everything that a file contains.
+        netCDF4 is installed), and anything else with ``"nczarr"``. Other engines might not
+        show everything that a file contains.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks
@@ -234,7 +234,8 @@ def copy(
         plan = plan_tree(tree, store)
         before = origin.state()
         mark = None if before is None else _resume_marker(before, plan)
-        # A killed copy that is run again recognizes its lock, even if the source has changed.
+        # The owner does not depend on the source's state. If a killed copy is run again, it
+        # therefore recognizes its lock, even if the source has changed.
         name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
         arguments = str(
             (name, subset, zarr_format, dialect, chunks, codecs, consolidated, assume_endian)

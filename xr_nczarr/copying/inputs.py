@@ -90,11 +90,12 @@ class Input:
         Function that returns a string that changes whenever the source does, or None if changes
         cannot be detected.
     unsupported
-        What no target can express; see `NetcdfFile`.
+        Everything in the source that no target can express; see `NetcdfFile`.
     skipped
         Descriptions of everything that `build_tree` left out of the tree.
     arrays
-        Mapping from paths in that tree to the source arrays whose chunks may be copied unchanged.
+        The source arrays whose chunks may be copied unchanged, keyed by path in the tree that
+        `build_tree` returned.
     groups, sources
         The result of `Subset.apply`.
 
@@ -388,7 +389,7 @@ def is_netcdf_file(source: Any) -> bool:
     """Return whether `source` is the path to a local file with a netCDF or HDF5 signature."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
-    if not os.access(source, os.R_OK):  # the error is raised when it is opened as a store
+    if not os.access(source, os.R_OK):  # opening it as a store raises the error
         return False
     with open(source, "rb") as file:
         return file.read(4) in _SIGNATURES

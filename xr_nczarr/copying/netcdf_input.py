@@ -319,7 +319,7 @@ class NetcdfValues(BackendArray):
         if self.dtype.hasobject:
             texts = self.handle.strings(math.prod(lengths), "nc_get_vara", *place)
             return np.array(texts, object).reshape(lengths)
-        # netCDF-C leaves values that were never written as they are if the fill mode is NoFill.
+        # In the fill mode NoFill, netCDF-C does not set elements that were never written.
         native = np.zeros(lengths, self.dtype.newbyteorder("="))
         self.handle.call("nc_get_vara", *place, ctypes.c_void_p(native.ctypes.data))
         return native.astype(self.dtype, copy=False)

@@ -21,7 +21,10 @@ from xr_nczarr.netcdf.types import default_fill
 
 _OBJECT = np.dtype(object)
 _MASKED = {True: "biufcSUO", False: "biufc"}
-"""Kinds of dtypes whose fill value can mask values: in plain Zarr (True) and in NCZarr (False)."""
+"""The kinds of dtypes whose fill value can mask values.
+
+The key is True for plain Zarr, and False for NCZarr.
+"""
 
 
 def relayout(
@@ -93,7 +96,7 @@ def _strings(variable: Variable, data: Any, layout: Layout, default_width: Any) 
     name = WIDTH if WIDTH in variable.attributes else DEFAULT_WIDTH
     width = variable.attributes.get(WIDTH, default_width)
     if getattr(width, "dtype", _OBJECT).kind not in "iu" or np.ndim(width) or width < 1:
-        width = None  # netCDF-C does not accept such a width either
+        width = None  # an invalid width, which netCDF-C does not accept either
     if width is not None and (longest := largest(measured_width, data)) > width:
         raise ConflictError(
             f'the longest string takes {longest} bytes in UTF-8, but the attribute "{name}" '
