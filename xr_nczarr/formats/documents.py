@@ -94,7 +94,7 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """The stored text, or another hashable object if this document is a member of another.
+        """The stored text, or a different hashable object if a larger document contains this one.
 
         If two documents have equal `content`, their values are equal.
         """
@@ -231,7 +231,7 @@ def cache_key_of(value: Json) -> Hashable:
         If the value is nested too deeply.
     """
     try:
-        return marshal.dumps(value, 2)  # bytes of later marshal versions depend on identity
+        return marshal.dumps(value, 2)  # in later marshal versions, bytes depend on object identity
     except ValueError as error:  # more than 2,000 levels, which a large ``max_depth`` allows
         raise MetadataError(f"the document is nested too deeply: {error}") from error
 

@@ -204,7 +204,8 @@ class Format(ABC):
     ) -> Format:
         """Return the variant of this format that a store uses, based on its root documents.
 
-        If `data_type_fallback` is True, the returned variant reads unknown data types as their
+        The draft of Zarr v3 exists in two variants, whereas each other version has only one. If
+        `data_type_fallback` is True, the returned variant reads unknown data types as their
         fallback types, provided that this Zarr version defines fallback types.
         """
         return self
@@ -323,10 +324,10 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects
-        Mapping from the keys of objects to their previous bytes, or to None for an object that did
-        not exist. These objects, including metadata documents, must be restored because a write
-        that replaces chunks was not finished. The mapping is empty if there is no such write, or if
-        the objects must not be restored.
+        Objects (including metadata documents) to restore, because a write that replaces chunks was
+        not finished. Their keys are mapped to their previous bytes, or to None for an object that
+        did not exist. The mapping is empty if there is no such write, or if the objects must not be
+        restored.
     documents
         Mapping from keys to the bytes of metadata documents, or to None for a document that does
         not exist. It is empty unless the store was opened for writing.

@@ -247,7 +247,8 @@ def _parse_member(inner: Document, key: str, value: Json) -> Document:
     # Some writers store each document as a JSON string.
     document = Document(key, value) if isinstance(value, str) else inner.member(key, key=key)
     if key.endswith(_GROUP) and isinstance(value, dict) and "consolidated_metadata" in value:
-        # zarr-python 3 adds this member to each group here, but not to the group's own document.
+        # zarr-python 3 adds this member to each group in consolidated metadata, but not in the
+        # group's own document.
         document.value = without(value, ("consolidated_metadata",))
     return document
 

@@ -112,7 +112,8 @@ class V3(Format):
             key = f"{name}/{_DOCUMENT}"
             documents[key] = inline.member(name, key=key)
             if isinstance(node, dict) and _CONSOLIDATED in node:
-                # zarr-python adds this member to groups here, but not to their own documents.
+                # zarr-python adds this member to groups in consolidated metadata, but not in their
+                # own documents.
                 documents[key].value = without(node, (_CONSOLIDATED,))
         return documents
 

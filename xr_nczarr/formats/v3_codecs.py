@@ -35,13 +35,13 @@ NUMERIC_CODECS = {
     "scale_offset": ("offset", "scale"),
     "cast_value": ("data_type", "rounding", "out_of_range", "scalar_map"),
 }
-"""Codecs with parameters of the array's data type, mapped to the names of all parameters."""
+"""Mapping from codecs with parameters of the array's data type to the names of all parameters."""
 
 _DECODED_DTYPES = {
     **dict.fromkeys(("delta", "fixedscaleoffset", "quantize"), "dtype"),
     "astype": "decode_dtype",
 }
-"""Mapping from codecs to the parameter that contains the dtype of the decoded numbers."""
+"""Mapping from codecs to the name of the parameter that sets the dtype of decoded numbers."""
 
 _ELEMENTWISE = NUMERIC_CODECS.keys() | {"fixedscaleoffset", "quantize", "bitround", "astype"}
 _ARRAY_TO_ARRAY = _ELEMENTWISE | {"transpose", "delta", "packbits"}
@@ -97,7 +97,8 @@ def _parse_level(value: Json, shape: tuple[int, ...], itemsize: int, place: str)
     specs = _parse_specs(value, place, len(shape), itemsize)
     names = [spec.name for spec in specs]
     serializers = [i for i, name in enumerate(names) if name in _ARRAY_TO_BYTES]
-    # Without a known serializer, an unknown codec may be the serializer.
+    # If none of the codecs is known to be the serializer (the array-to-bytes codec), an unknown
+    # codec may be the serializer.
     at = serializers[0] if serializers else len(names)
     lacking = not serializers and _NO_SERIALIZERS.issuperset(names)
     if lacking or len(serializers) > 1 or not _ARRAY_TO_ARRAY.isdisjoint(names[at:]):
