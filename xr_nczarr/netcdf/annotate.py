@@ -124,7 +124,7 @@ class _Writer:
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
         """Return the array node with the dtype, fill value and shape to write to its metadata."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
-        if not is_fill_value(declared, node.dtype):  # reported when the source was read
+        if not is_fill_value(declared, node.dtype):  # invalid, as reported when the source was read
             declared = None
         required = self.zarr.requires_fill_value
         # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version

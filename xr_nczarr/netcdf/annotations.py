@@ -240,7 +240,7 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout that a node's annotations use.
 
     `vintage` is the newest layout that stores annotations where this node does. The location alone
-    may not identify the layout: netCDF-C's newest release and its development branch use the same
+    might not identify the layout: netCDF-C's newest release and its development branch use the same
     location, but store attribute types under different names.
     """
     preview = BY_DIALECT["nczarr-preview"]

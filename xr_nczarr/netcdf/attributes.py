@@ -143,8 +143,8 @@ def _inferred(items: list[Json]) -> Any:
 def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Infer the types of decoded attributes as netCDF-C does, if the node has no NCZarr metadata.
 
-    The type of `_FillValue` is inferred only if it is no value of the variable's dtype. `node` is
-    the stored node, or None for a group or variable that is not stored, or whose metadata is
+    The type of `_FillValue` is inferred only if its value does not fit the variable's dtype. `node`
+    is the stored node, or None for a group or variable that is not stored, or whose metadata is
     unusable. If `node` has NCZarr metadata, the attributes are returned unchanged, because they
     already have netCDF types.
     """

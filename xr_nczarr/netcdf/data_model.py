@@ -152,7 +152,8 @@ class Group:
         Node of the group in the hierarchy. None if the node is broken, or if the group was not
         converted from a hierarchy.
     error
-        The reason why the group, or its annotations (its NCZarr metadata), cannot be used, or None.
+        The reason why the group or its annotations (its NCZarr metadata) cannot be used. None if
+        both can be used.
     """
 
     path: str = "/"

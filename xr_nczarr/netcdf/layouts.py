@@ -101,7 +101,7 @@ class Layout:
 
     @property
     def limits_chunks(self) -> bool:
-        """Whether chunks may be no longer than the dimensions, as netCDF-C 4.9.0 requires."""
+        """Whether chunks must not be longer than the dimensions, as netCDF-C 4.9.0 requires."""
         vintage = (
             UNIVERSAL_EXTRA
             if self.dialect == UNIVERSAL_EXTRA.dialect

@@ -85,7 +85,7 @@ def attribute_changes(
             before = node.attributes[attribute], JSON
             if kind != JSON:
                 before = encode_attribute(stored[attribute], typed=typed, json_as_text=as_text)
-            if json.dumps(before) == json.dumps(encoded):  # unlike in Python, true is not 1 in JSON
+            if json.dumps(before) == json.dumps(encoded):  # True == 1 in Python
                 continue
         yield Change(node, "attributes", (attribute,), value)
         for holder, annotation, recorded, vintage in annotated:
