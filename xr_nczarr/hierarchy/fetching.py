@@ -34,8 +34,8 @@ class RecordSetError(UnsupportedError):
 def is_record_document(data: Bytes) -> bool:
     """Return whether a ``.zmetadata`` document describes a parquet reference set.
 
-    `data` contains the bytes of the document. In a Zarr v2 store, the ``.zmetadata`` document
-    contains consolidated metadata.
+    `data` contains the bytes of the document. In a Zarr v2 store, by contrast, the ``.zmetadata``
+    document contains consolidated metadata.
     """
     if b'"record_size"' not in bytes(data):
         return False
@@ -84,7 +84,7 @@ class DocumentSource:
             If the store is the folder of a parquet reference set.
         """
         names = list(dict.fromkeys(keys))
-        # The journal may contain consolidated metadata.
+        # The journal may contain consolidated metadata, so the larger limit applies to it too.
         consolidated_keys = {JOURNAL, *(zarr.consolidated_key for zarr in FORMATS.values())}
         batches = [(self.probed, names)]
         # In a local store, a second batch costs nothing. It allows a smaller limit for the

@@ -17,7 +17,7 @@ from xr_nczarr.model import ArrayNode, combinations, key_prefix
 from xr_nczarr.storage import Store
 
 MAX_LOOKUPS = 100_000_000
-"""Maximum number of chunks to look up one by one. Depending on the store, this takes hours."""
+"""Maximum number of chunks to look up one by one. For some stores, so many lookups take hours."""
 
 _BATCH_KEYS = 1024
 
@@ -36,11 +36,11 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
     """Return an array node with the chunk key separator of the chunks in the store.
 
-    The node is returned unchanged if its metadata declares the separator, or if the key of the
-    first or the last chunk has the implied separator. Otherwise, the array's folder is listed. The
-    alternative separator is used only if there are chunks and all of their keys have it. Readers
-    try the implied separator first, so existing chunks with this separator would hide new chunks
-    with the alternative separator.
+    The node is returned unchanged if its metadata declares the separator, or if the first or the
+    last chunk is stored under a key with the default separator of the Zarr version. Otherwise, the
+    array's folder is listed. The alternative separator is used only if there are chunks and all of
+    their keys have it. Readers try the default separator first, so existing chunks with this
+    separator would hide new chunks with the alternative separator.
     """
     if len(node.key_notations) == 1:
         return node

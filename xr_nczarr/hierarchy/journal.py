@@ -1,9 +1,9 @@
 """Define the write journal, which records the previous content of documents that a write changes.
 
 The journal is one object at the root of a store. It is written before the first document changes,
-and removed after the last document has changed. While the journal exists, readers use the previous
-content, unless all documents have already changed. The next writer restores the previous content.
-Other programs ignore the journal.
+and removed after the last document has changed. As long as the journal exists, readers use the
+previous content, unless all documents have already changed. The next writer restores the previous
+content. Other programs ignore the journal.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Journal:
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
         None stands for an object that did not exist. If another program has changed any of the
-        objects since the interrupted write, none of them may be restored, so the dict is empty.
+        objects since the interrupted write, no object may be restored, so the dict is empty.
         """
         is_restorable = True
         is_complete = True

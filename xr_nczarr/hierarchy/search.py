@@ -41,7 +41,7 @@ from xr_nczarr.storage import Listing, RolledBackStore, Store, fold_name, name_c
 Kinds = Mapping[str, NodeKind | None]
 """Mapping of the names or paths of nodes to their kinds, or to None if a kind is unknown."""
 
-_MAX_PROBED = 100  # directories to search for an array
+_MAX_PROBED = 100  # maximum number of directories to search for an array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class _Search:
         documents, zarr = self._recognize(candidates, consolidated=consolidated is not False)
         journal = documents.pop(JOURNAL, None)
         self.zarr = zarr.resolved(documents, data_type_fallback=self.options.data_type_fallback)
-        # A variant may store the root's documents under other keys.
+        # A variant of the format may store the root's documents under other keys.
         if self.zarr != zarr or self.with_sidecars:
             documents |= self.source.fetch(
                 key for key in self._node_keys("/") if key not in documents
@@ -282,7 +282,7 @@ class _Search:
 
         Return the requested group as a one-element list. The list is empty if a node on the path is
         not a group, or is not among the children that its parent's metadata lists. It is also empty
-        if the requested group has no metadata document. Ancestors need none.
+        if the requested group has no metadata document. Its ancestors do not need one.
         """
         paths = paths_above(self.options.group)[:-1]
         if len(paths) > self.options.limits.max_depth:

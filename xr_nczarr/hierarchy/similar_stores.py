@@ -13,8 +13,8 @@ class SimilarStores:
     """For each remote folder, a count of consecutive stores that had consolidated metadata.
 
     A store without consolidated metadata resets the count of its folder to zero. Usually, either
-    all stores in a folder have consolidated metadata, or none of them. If consolidated metadata is
-    expected but missing, opening the store takes one more batch of requests.
+    all stores in a folder have consolidated metadata, or none of them do. If consolidated metadata
+    is expected but missing, opening the store takes one more batch of requests.
     """
 
     def __init__(self) -> None:
