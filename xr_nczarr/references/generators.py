@@ -1,6 +1,6 @@
-"""Generators (``gen``), each of which declares many keys with one template.
+"""Generators (``gen``), each of which declares many keys with a few templates.
 
-A generator is expanded unless it meets all of these conditions:
+A generator is expanded to a list of keys with references unless it meets all of these conditions:
 
 - Its keys are chunk keys.
 - Each number in the chunk index is either a constant or ``scale * value + shift``, where ``value``
@@ -51,7 +51,7 @@ _MAX_INDEX = 10**18
 
 
 class _IndexNumber(NamedTuple):
-    """A number in a chunk index, which equals ``scale * value + shift``.
+    """A number in a chunk index. The number equals ``scale * value + shift``.
 
     `value` is the value of the dimension `name`, and `values` contains all values of this
     dimension. For a constant number, the defaults describe a dimension whose only value is 0.

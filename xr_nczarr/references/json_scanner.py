@@ -145,7 +145,7 @@ class _Block:
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
         """Move the regular members at the start of the block into `builder`.
 
-        If the block contains too few regular members, none of them are moved.
+        If the block contains too few regular members, no members are moved.
 
         Returns
         -------

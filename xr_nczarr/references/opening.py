@@ -74,7 +74,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
             try:
                 return _open_at(document, options.at(document))
             except NotFoundError:
-                # A Zarr store whose name ends in .parq or .parquet need not be a reference set.
+                # A name that ends in .parq or .parquet may belong to a Zarr store instead.
                 if explicit or has_reference_options(access.options) or not is_parquet(url):
                     raise
                 return None

@@ -59,8 +59,8 @@ def is_reference_document(document: bytes) -> bool:
     """Return whether a JSON document is a reference set, without checking its entries.
 
     Many JSON documents map names to strings or lists. Therefore, a document of version 0 must also
-    contain the metadata of a group or array, and a document of version 1 no member that is not in
-    the specification.
+    contain the metadata of a group or array, and a document of version 1 must not contain any
+    member that is not in the specification.
     """
     try:
         members, refs, _, _ = _load(document, DEFAULT_LIMITS)
@@ -74,7 +74,7 @@ def is_reference_document(document: bytes) -> bool:
 def _is_record_set(value: Any) -> bool:
     """Return whether the value of ``.zmetadata`` describes a folder of parquet files.
 
-    In the reference set of a Zarr v2 store, the value is consolidated metadata.
+    In the reference set of a Zarr v2 store, by contrast, the value is consolidated metadata.
     """
     if isinstance(value, Mapping):
         return "record_size" in value

@@ -1,7 +1,7 @@
 """Recognize reference sets by their names and storage options.
 
-This module is imported whenever any kind of store is opened, so it does not import any other module
-of this package.
+This module is imported whenever any kind of store is opened. It therefore does not import any other
+module of the package `references`.
 """
 
 from __future__ import annotations

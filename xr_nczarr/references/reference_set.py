@@ -73,12 +73,14 @@ class ReferenceSet(PickledByFields):
     def check_missing(self, key: str) -> None:
         """Check that a chunk may be missing, given that the set does not declare `key`.
 
-        kerchunk stores small arrays of GRIB files inline as chunk 0, whatever their rank.
+        kerchunk stores small arrays of GRIB files inline, under the chunk key ``0`` whatever their
+        rank. Such a chunk is in the set, but not under its correct key.
 
         Raises
         ------
         ReferenceSetError
-            If all chunks that the set declares for the same array have another number of indices.
+            If the set declares chunks of the same array, but only under keys whose number of
+            indices differs from that of `key`.
         """
         prefix = key[: key.rfind("/") + 1]
         ranks = self._ranks.get(prefix)
@@ -209,7 +211,7 @@ class ReferenceSet(PickledByFields):
 
     @cached_property
     def _ranks(self) -> dict[str, set[int]]:
-        """Maps the prefix of each array's chunk keys to the ranks of the declared chunks.
+        """Mapping from the prefix of each array's chunk keys to the ranks of the declared chunks.
 
         Nested chunk keys are omitted, because their prefixes cannot always be determined.
         """

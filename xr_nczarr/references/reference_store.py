@@ -1,4 +1,7 @@
-"""A store that looks up keys in a reference set and fetches the bytes to which the set refers."""
+"""A store that looks up keys in a reference set and fetches the bytes to which the set refers.
+
+The objects that contain these bytes are called the targets of the set.
+"""
 
 from __future__ import annotations
 

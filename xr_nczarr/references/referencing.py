@@ -109,9 +109,9 @@ def write(
         Path or URL of the reference set. If it ends in ``.parq`` or ``.parquet``, a directory of
         parquet files is written, and otherwise a JSON document (version 1). If it ends in
         ``.json.gz``, ``.json.zst`` or ``.json.zstd``, the document is compressed. An existing set
-        is replaced: atomically on local disks, and otherwise, for parquet files, by removing it
-        first. A dataset opened from the existing set raises a `ReferenceSetError` when it needs
-        parquet files that were replaced.
+        is replaced, which is atomic on local disks. Elsewhere, an existing set of parquet files is
+        removed first. A dataset opened from the existing set raises a `ReferenceSetError` when it
+        needs parquet files that were replaced.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and

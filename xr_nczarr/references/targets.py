@@ -1,4 +1,7 @@
-"""Resolve the targets of a reference set and open the stores that contain them."""
+"""Resolve the targets of a reference set and open the stores that contain them.
+
+The targets of a set are the objects to which it refers.
+"""
 
 from __future__ import annotations
 
