@@ -170,7 +170,7 @@ def _quoted(text: str) -> str:
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
     """Format each number with the fewest digits that reproduce it.
 
-    `digits` lists the precisions to try, in ascending order. If none of them reproduces a number,
+    `digits` lists the precisions to try, in ascending order. If no precision reproduces a number,
     the last precision is used. `flag` is a flag for ``%``-formatting, such as ``#``.
     """
     name = DTYPE_NAMES[values.dtype]

@@ -299,7 +299,7 @@ def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, 
                 "the dask graph does not show which chunks are read. Open with chunks=None"
             )
         variable = type(variable)(variable.dims, values)
-    # A Variable treats a DataArray as a plain array, without regard to its dimensions.
+    # A Variable treats a DataArray as a plain array, and ignores the DataArray's dimensions.
     chosen = {
         name: getattr(item, "variable", item)
         for name, item in indexers.items()

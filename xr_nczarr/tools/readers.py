@@ -64,7 +64,8 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
 def is_netcdf_name(name: str) -> bool:
     """Return whether netCDF-C can open a store that contains a dimension or variable of this name.
 
-    netCDF-C looks up names in Unicode's normalization form C, so it does not find other names.
+    netCDF-C normalizes names to Unicode's form C before looking them up, so it does not find names
+    that are stored in another form.
     """
     is_short = len(name.encode("utf-8", "surrogatepass")) <= _MAX_NETCDF_NAME_BYTES
     return is_short and is_normalized("NFC", name) and _NETCDF_NAME.fullmatch(name) is not None

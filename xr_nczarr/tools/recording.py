@@ -223,7 +223,7 @@ class _RecordingStore(Store):
     """
 
     def __init__(self, other: Store, sizes_of: SizesOf, *, holds_objects: bool) -> None:
-        # The name differs, so that shard indexes of `other` in the cache are not used.
+        # The name differs, so that shard indices of `other` in the cache are not used.
         self.name, self.remote = f"{other.name} (recorded)", other.remote
         self.requests = self.present = 0
         self.fetched_bytes: int | None = 0

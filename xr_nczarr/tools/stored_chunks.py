@@ -1,7 +1,7 @@
 """Count the chunks that exist in a store and add up their sizes, without reading them.
 
-The store is listed if possible. Otherwise, each chunk of each array is looked up. For example,
-listing is impossible over plain HTTP, or if a name contains a backslash.
+The store is listed if possible. Otherwise, each chunk of each array is looked up. Listing is
+impossible over plain HTTP, for example, or if a name contains a backslash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
 
 MAX_REQUESTS = 10_000
-"""Maximum number of chunks to look up if a store cannot be listed. This takes a few seconds."""
+"""Maximum number of chunks to look up if a store cannot be listed.
+
+Looking up so many chunks takes a few seconds.
+"""
 
 
 @dataclass(slots=True)

@@ -237,7 +237,7 @@ def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, 
     for path, node in source.nodes.items():
         new = nodes.get(path)
         if isinstance(node, ArrayNode) and isinstance(new, ArrayNode) and node.fill_value is None:
-            # Such arrays exist: nccopy 4.9.0 writes no Zarr fill value for a variable with a
+            # For example, nccopy 4.9.0 writes no Zarr fill value for a variable with a
             # `_FillValue`.
             nodes[path] = replace(new, fill_value=None)
         kept = {
