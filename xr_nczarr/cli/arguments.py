@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"\bxr_nczarr\.(\w+) \((nczarr \1)\)")
 
 
 class UsageError(Exception):
-    """The command line is invalid, regardless of what any store contains."""
+    """The error for a command line that is invalid, whatever the stores contain."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -132,8 +132,8 @@ def add_target(parser: Parser) -> None:
 def add_storage_options(parser: Parser, name: str) -> None:
     """Add the option ``--{name}-option``, which sets the storage options of a store.
 
-    `name` is the command-line argument for the store. The help text mentions it, unless it is
-    ``"storage"``.
+    `name` is the command-line argument for the store. It is mentioned in the help text of the
+    option, except for ``"storage"``.
     """
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"
@@ -160,8 +160,8 @@ def add_json(parser: Parser) -> None:
 def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
     """Call a function, passing the parsed arguments whose names match its parameters.
 
-    If the function has a `progress` parameter, progress is shown if standard error is a terminal
-    and ``--quiet`` was not passed.
+    A function with a `progress` parameter shows its progress, but only if standard error is a
+    terminal and ``--quiet`` was not passed.
     """
     names = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in names}
