@@ -20,8 +20,8 @@ class Azure(AzureBlobFileSystem):  # type: ignore[misc]
     def do_connect(self) -> None:
         """Create the client for all requests."""
         super().do_connect()
-        # Requests are already retried, see `Retry`. adlfs has no option for this. Because the
-        # attributes are private, other versions of the SDK may lack them.
+        # Requests are already retried, see `Retry`. adlfs has no option for disabling the retries
+        # of the SDK. Because these attributes are private, other versions of the SDK may lack them.
         settings = getattr(self.service_client, "_config", None)
         policy = getattr(settings, "retry_policy", None)
         if policy is not None:

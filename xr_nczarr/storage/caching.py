@@ -213,8 +213,8 @@ class _OverlayStore(_WrapperStore):
     def _provided(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
         """Return the objects that this store provides itself, as a mapping from their keys.
 
-        A key is mapped to None if its object does not exist. The caller reads all `keys` that are
-        not in the mapping from `source`.
+        A key is mapped to None if its object does not exist. If a key is not in the mapping, the
+        caller reads its object from `source`.
         """
 
     def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:

@@ -266,7 +266,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
         network["default_headers"] = _web_headers(merged)
         bucket, path, server = url.rstrip("/"), "", url
     else:
-        if ":" in bucket:  # an access point, or a server with a port
+        if ":" in bucket:  # the ARN of an access point, or a server with a port
             raise NoEquivalentError("this kind of URL")
         if path and not all(map(_is_plain, path.rstrip("/").split("/"))):
             raise NoEquivalentError("this kind of path")

@@ -51,7 +51,7 @@ class FsspecClient(FsspecReader):
     ) -> Self:
         """Return a client for a URL in a filesystem that the caller created.
 
-        An HTTP filesystem is replaced by one with the same options that also checks responses. An
+        An HTTP filesystem is replaced by one that has the same options, but checks responses. An
         asynchronous filesystem is replaced by a synchronous one with the same options.
         """
         if is_http(filesystem):

@@ -40,10 +40,10 @@ _SMALL_BATCH = 64  # requests for small objects per helper thread
 CONNECTIONS = _HELPERS * _SMALL_BATCH
 _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # bytes in each batch, once the size of the objects is known
-_FIRST_BATCH = 8  # requests in each batch, while the size of the objects is unknown
+_FIRST_BATCH = 8  # requests in each batch, as long as the size of the objects is unknown
 
 _EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "adl": "azure", "http": "http", "https": "http"}
-"""Maps each protocol to the extra (of this package) that installs its filesystem."""
+"""Mapping from each protocol to the extra of this package that installs its filesystem."""
 
 
 class FsspecReader(RemoteClient):
@@ -192,7 +192,7 @@ class FsspecReader(RemoteClient):
         """
         while hasattr(filesystem, "_check_file"):
             filesystem = filesystem.fs  # a cache lists the folder, which is impossible over HTTP
-        filesystem.invalidate_cache()  # it may contain an older listing
+        filesystem.invalidate_cache()  # a cached listing may be outdated
         try:
             info = filesystem.info(path)
         except Exception as error:

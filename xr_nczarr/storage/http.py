@@ -341,8 +341,8 @@ class SessionFactory:
 class _Resolver(ThreadedResolver):
     """A DNS resolver that returns private addresses only if `trust` allows them.
 
-    Otherwise, a URL or a redirect that the user did not choose could reach servers on the user's
-    private network.
+    Without this restriction, a URL or a redirect that the user did not choose could reach servers
+    on the user's private network.
     """
 
     def __init__(self, trust: Trust) -> None:
@@ -387,7 +387,7 @@ def web_options(
     # A byte range of a compressed response would not be a range of the object.
     headers = {"Accept-Encoding": "identity"}
     # Credentials are passed as headers, because `SessionFactory` can remove headers before a
-    # redirect is followed. aiohttp would forward `auth` and `cookies` to any redirect target.
+    # redirect is followed, whereas aiohttp would forward `auth` and `cookies` to any target.
     remaining = dict(options)
     if auth := client.pop("auth", None) or remaining.pop("auth", None):
         headers["Authorization"] = auth.encode()

@@ -111,7 +111,7 @@ class LocalStore(Store):
         if descriptor is None:
             return None
         try:
-            # Attempting to read one more byte shows whether the sizes are equal.
+            # Attempting to read one more byte shows whether the object is longer than `buffer`.
             try:
                 size = system.preadv(descriptor, (buffer, bytearray(1)), 0)
             except OSError:

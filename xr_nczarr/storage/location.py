@@ -318,7 +318,7 @@ def _locate_zarr_dict(objects: dict[str, Any]) -> Location:
 
 def _locate_obstore_store(store: Any, path: str) -> Location:
     is_local = type(store).__name__ == "LocalStore"
-    if is_local and (store.prefix is not None or os.sep == "/"):  # on Windows, there is no root
+    if is_local and (store.prefix is not None or os.sep == "/"):  # Windows has no root folder
         return Location(absolute_path(os.path.join(store.prefix or "/", path)), folder=True)
     rules = Rules(retry=Retry(attempts=1))  # the caller's store already retries requests
     return Location("", target=RemoteStore(ObstoreClient(store, path, rules)))

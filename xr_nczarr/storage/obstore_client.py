@@ -115,7 +115,7 @@ class ObstoreClient(RemoteClient):
         self._is_substituted = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if not self.shared:  # obstore cannot pickle such stores
+        if not self.shared:  # obstore cannot pickle a MemoryStore
             return reduce_process_local(self, self.token, UnreachableConnection, self.name)
         return partial(ObstoreClient, name=self.name), (self.store, self.folder, self.rules)
 

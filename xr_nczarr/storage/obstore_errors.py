@@ -37,8 +37,9 @@ _CAUSE = re.compile(r"""(?:message|error): "([^"\\]+)",?\s""")
 _LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may resemble a status
 _INVALID_PATH = "Could not parse path"
 _MISSING_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
-_EXPIRED = "<Code>ExpiredToken</Code>"  # with status 400
-# Maps words that occur in errors without a response to the remedy if all retries fail.
+_EXPIRED = "<Code>ExpiredToken</Code>"  # sent with status 400
+# Mapping from words in the messages of errors without a response to the remedies that are suggested
+# if all retries fail.
 _REMEDIES = {
     "dns error": CHECK_HOST,
     "InvalidCertificate": CHECK_CERTIFICATE,

@@ -227,7 +227,10 @@ def _open_local(location: Location, local: LocalStore) -> Store:
 
 
 def _not_a_store(path: str, must_exist: bool) -> UnsupportedError:
-    """Return the error for a file of another format, whether it is to be read or replaced."""
+    """Return the error for a file that is not a store.
+
+    If `must_exist` is true, the caller tried to read the file, and otherwise to replace it.
+    """
     file_kind = _kind_of_file(path)
     if not must_exist:
         remedy = "Choose another target, or remove the file"

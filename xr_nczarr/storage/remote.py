@@ -208,7 +208,8 @@ class RemoteStore(Store):
         """Return a string that changes whenever any object in the store changes.
 
         The string is computed from a listing of all objects. Return None if the server cannot list
-        objects or denies it, or if its listing does not show when an object changes.
+        objects or denies access to the listing, or if the listing does not show when an object
+        changes.
         """
         entries: list[ListedObject] | None = None
         with suppress(AccessDeniedError, UnsupportedError):

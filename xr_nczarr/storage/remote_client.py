@@ -15,7 +15,7 @@ from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.system import file_identity
 from xr_nczarr.storage.url import has_scheme, local_path, normalize, unwrapped_url
 
-IN_FLIGHT = 64  # requests
+IN_FLIGHT = 64  # concurrent requests
 UNCONDITIONAL_STATUS = (405, 501)  # statuses from servers without conditional writes
 
 _Item = TypeVar("_Item")

@@ -167,7 +167,7 @@ def remedy_of(error: BaseException) -> str:
             return CHECK_HOST
         if isinstance(cause, SSLCertVerificationError):
             return CHECK_CERTIFICATE
-        if getattr(cause, "reason", None) == "WRONG_VERSION_NUMBER":  # of an SSLError
+        if getattr(cause, "reason", None) == "WRONG_VERSION_NUMBER":  # an attribute of SSLError
             return CHECK_SCHEME
     return TRY_LATER
 
@@ -274,7 +274,7 @@ def page_error(
 
 @contextmanager
 def explained_listing_errors() -> Iterator[None]:
-    """Add to an AccessDeniedError raised in the ``with`` block that a listing was denied."""
+    """Add the fact that a listing was denied to an AccessDeniedError from the ``with`` block."""
     try:
         yield
     except AccessDeniedError as error:

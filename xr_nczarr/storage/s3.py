@@ -23,8 +23,8 @@ class S3(S3FileSystem):  # type: ignore[misc]
     ) -> list[Any]:
         """Return the entries under a prefix, or an empty list if there are no entries.
 
-        If there are no entries, s3fs's own method would look for an object with the same name as
-        the prefix and list the whole parent folder.
+        In the latter case, s3fs's own method also looks for an object with the same name as the
+        prefix, and lists the whole parent folder for this.
         """
         path = self._strip_protocol(path).rstrip("/")
         if not path:
@@ -50,7 +50,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
             response = self.call_s3("delete_objects", Bucket=split[0][0], Delete=objects)
             for error in response.get("Errors", ()):
                 refused = error.get("Code") == "AccessDenied"
-                kind = PermissionError if refused else ConnectionError  # the latter is retried
+                kind = PermissionError if refused else ConnectionError  # only the latter is retried
                 raise kind(f"{error.get('Key')} was not removed: {error.get('Message')}")
 
 

@@ -52,7 +52,7 @@ class SharedCache(Generic[_Key, _Value]):
         with ExitStack() as loading:
             for key in requested:  # in the same order in every thread, to avoid deadlocks
                 loading.enter_context(self._loading(key))
-            # Another thread may have loaded them.
+            # In the meantime, another thread may have loaded the values.
             values = {} if refresh else self._cached(requested)
             missing = [key for key in requested if key not in values]
             for key, value in zip(missing, load(missing), strict=True):

@@ -61,7 +61,7 @@ class Store(ABC):
     max_puts
         Maximum number of objects to encode and write concurrently, one per thread.
     has_folders
-        Whether a folder can take the place of an object. If so, reading the object raises an error.
+        Whether there can be a folder at the key of an object. Reading such a key raises an error.
     single_file
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
@@ -72,7 +72,7 @@ class Store(ABC):
         Whether `fetch` returns a web page that a server sends in place of an object. If not, it
         raises an error; see `probing`.
     consolidated
-        Whether one document contains all metadata, as in a Parquet reference set. If so,
+        Whether one document contains all metadata, as in a parquet reference set. If so,
         consolidated metadata is not needed.
     supports_consolidated
         Whether consolidated metadata is useful in this store. If not, ``consolidated=True`` does
@@ -165,7 +165,7 @@ class Store(ABC):
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
-        A store that cannot determine which object the error applies to raises the error.
+        If a store cannot determine to which object the error applies, it raises the error.
         """
         return self.fetch(keys)
 

@@ -79,7 +79,7 @@ def open_to_read(path: str) -> int:
     try:
         return os.open(path, _READ)
     except PermissionError:
-        # Another process may be replacing the file. Windows also denies access to directories.
+        # Windows denies access while another process replaces the file, but also to directories.
         if not _WINDOWS or os.path.isdir(path):
             raise
         return _retry_while_open(os.open, path, _READ)
@@ -440,7 +440,8 @@ def file_identity(path: str) -> str:
 def boot_id() -> str:
     """Return an identifier of the machine's current boot, or an empty string if it is unknown.
 
-    While the identifier stays the same, written data is safe, even if it was not flushed to disk.
+    As long as the identifier stays the same, written data is safe, even if it was not flushed to
+    disk.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

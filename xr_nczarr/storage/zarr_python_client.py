@@ -41,7 +41,7 @@ _clients_lock = ProcessLock()
 
 
 class _StoreThreads:
-    """Whether this process was forked after stores with threads of their own were used.
+    """A flag that is set if this process was forked after using stores with threads of their own.
 
     Such threads are not copied to a forked process, so the stores would hang there.
     """
@@ -91,7 +91,8 @@ class ZarrPythonClient(RemoteClient):
         self.shared = not (in_memory or ("icechunk" in packages and not store.read_only))
         self.token = uuid.uuid4().hex
         self.transactional = "icechunk" in packages
-        # False for icechunk and VirtualiZarr. The zarr engine also ignores consolidated=True then.
+        # False for icechunk and VirtualiZarr. xarray's zarr engine also ignores consolidated=True
+        # for their stores.
         self.supports_consolidated = bool(
             getattr(store, "supports_consolidated_metadata", True)  # added after zarr-python 3.0
         )
