@@ -26,7 +26,7 @@ from xr_nczarr.encoding.number_encoding import (
 )
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.encoding.strings import check_items, encode_text, in_width, string_data, valid_text
-from xr_nczarr.encoding.xarray_encoder import as_conflicts, group_encoded
+from xr_nczarr.encoding.xarray_encoder import as_conflicts, encoded_alone, group_encoded
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.annotations import WIDTH
@@ -113,7 +113,7 @@ def encode_alone(variable: Variable, name: str, layout: Layout, explicit: bool) 
     A bounds variable keeps all its attributes. `encode_variables`, in contrast, leaves out the
     attributes that a bounds variable shares with its coordinate variable.
     """
-    encoded = group_encoded({name: _prepared(variable, name, explicit)})[name]
+    encoded = encoded_alone(_prepared(variable, name, explicit), name)
     return _encode_variable(encoded, name, layout, explicit)
 
 

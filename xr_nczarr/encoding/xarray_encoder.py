@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 from xarray import Variable, conventions
+from xarray.coding.strings import create_vlen_dtype
 
 from xr_nczarr.errors import ConflictError, ErrorContext, NczarrError, reason_of
 
@@ -46,10 +47,8 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
         raise
     for key, variable in prepared.items():
         if variable.attrs.get("bounds") == key:  # xarray has removed the variable's own units
-            encoded[key] = conventions.encode_cf_variable(variable, name=key)
-        if encoded[key].dtype == object and not variable.size:
-            # If there is a fill value, xarray has dropped the type of the items.
-            encoded[key] = encoded[key].copy(data=variable.data)
+            encoded[key] = encoded_alone(variable, str(key))
+        encoded[key] = _with_item_type(encoded[key], variable)
     for key, box in boxes.items():
         encoded[key].attrs["bounds"] = box
     return encoded
@@ -57,16 +56,29 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
     """Encode a variable with xarray, raising ConflictError if xarray fails."""
+    with as_conflicts():
+        return encoded_alone(variable, name)
+
+
+def encoded_alone(variable: Variable, name: str) -> Variable:
+    """Encode a variable with xarray, and raise xarray's errors unchanged."""
     _refuse_missing_dates(variable, name)
     calendar = variable.encoding.get("calendar")
     if _is_all_nat(variable):
         variable = variable.copy(deep=False)
         variable.encoding["calendar"] = "proleptic_gregorian"
-    with as_conflicts():
-        encoded = conventions.encode_cf_variable(variable, name=name)
+    encoded = conventions.encode_cf_variable(variable, name=name)
     if "calendar" in encoded.attrs and calendar is not None:
         encoded.attrs["calendar"] = calendar
-    return encoded
+    return _with_item_type(encoded, variable)
+
+
+def _with_item_type(encoded: Variable, variable: Variable) -> Variable:
+    """Restore the item type of empty arrays, which xarray drops if there is a fill value."""
+    if encoded.dtype != object or variable.size:
+        return encoded
+    dtype = create_vlen_dtype(bytes) if variable.dtype.kind == "S" else variable.dtype
+    return encoded.copy(data=np.empty(variable.shape, dtype))
 
 
 def _refuse_missing_dates(variable: Variable, name: str) -> None:
