@@ -392,8 +392,8 @@ def test_old_and_new_netcdf_c_releases_read_modified_universal_stores(path, cons
         assert not [key for key in held if ".ncz" in key]
 
 
-def test_adding_variables_to_earlier_universal_layout_requires_upgrade(path):
-    """The earlier layout had the annotations of both dialects in the same documents."""
+def test_adding_variables_to_outdated_universal_layout_requires_upgrade(path):
+    """The outdated layout had the annotations of both dialects in the same documents."""
     to_nczarr(xr.Dataset({"v": ("x", [1.0])}), path, dialect="universal", consolidated=False)
     for beside in Path(path).rglob(".ncz*"):
         beside.unlink()
@@ -402,7 +402,7 @@ def test_adding_variables_to_earlier_universal_layout_requires_upgrade(path):
     annotation = {"dims": {"x": 1}, "vars": ["v"], "groups": []}
     root.write_text(json.dumps(document | {"_NCZARR_GROUP": annotation}))
     with pytest.raises(
-        UnsupportedError, match=r"earlier layout of the universal dialect.*[Uu]pgrade"
+        UnsupportedError, match=r"outdated version of the universal layout.*[Uu]pgrade"
     ):
         to_nczarr(xr.Dataset({"w": 1}), path, mode="a")
     upgrade(path, "universal")

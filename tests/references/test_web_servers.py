@@ -139,7 +139,7 @@ def test_cookies_without_domain_are_not_sent_to_another_server(served, other):
         jar.update_cookies({"session": "secret"})
         return aiohttp.ClientSession(cookie_jar=jar, **options)
 
-    with pytest.raises(RefusedError, match="without a domain"):
+    with pytest.raises(RefusedError, match="cookies that have no domain"):
         read(f"{served.url}/refs.json", allow=[other.url], get_client=with_jar)
     assert not other.requests_for("*")
 

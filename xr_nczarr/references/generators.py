@@ -151,7 +151,9 @@ class Generator(PickledByFields):
         key = self._templates.key(values)
         if is_metadata(key) or not key:
             raise ReferenceSetError(
-                "the generator declares a metadata document; expected only chunks", key=key
+                "the generator declares a metadata document, but generators may declare only "
+                "chunks",
+                key=key,
             )
         return key, self._reference(key, values)
 

@@ -149,8 +149,8 @@ class RecordSet(ReferenceSet):
         files = sum(-(-math.prod(grid or ()) // max_rows) for grid in self._grids.values())
         if files > _MAX_RECORD_FILES:
             raise UnsupportedError(
-                f"the arrays in the reference set can have {files:,} record files, which are too "
-                f"many to search for chunks (at most {_MAX_RECORD_FILES:,})",
+                f"the reference set may contain as many as {files:,} record files, too many to "
+                f"search for chunks (the limit is {_MAX_RECORD_FILES:,})",
                 remedy="Recreate the reference set with a larger record_size",
             )
         yield from super().items()

@@ -325,8 +325,8 @@ class SessionFactory:
                 self.trust.check_redirect(str(sent.url), str(target))
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
-                    "the server redirects to another server, which would also receive the cookies "
-                    "that were set on the client session without a domain",
+                    "the server redirects to another server, which would also receive the client "
+                    "session's cookies that have no domain",
                     remedy='Pass these cookies in the storage option "cookies", or set their '
                     "domain",
                 )

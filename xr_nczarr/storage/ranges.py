@@ -67,8 +67,8 @@ def check_range(item: ByteRange, store: str) -> None:
     """
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
-            f"the byte range at offset {item.start} with length {item.length} is invalid",
-            remedy="The index of the object is damaged; rewrite the object",
+            f"the byte range (offset {item.start}, length {item.length}) is invalid",
+            remedy="The object's shard index or zip directory is damaged; rewrite the object",
             store=store,
             key=item.key,
         )

@@ -120,7 +120,10 @@ class ZarrPythonClient(RemoteClient):
         """
         if _store_threads.forked and self._has_threads:
             kind = type(self._innermost).__name__
-            problem = f"{kind} does not work in a process that was forked after it was used"
+            problem = (
+                f"{kind} cannot be used in a forked process if the parent process used it before "
+                "the fork"
+            )
             raise StorageError(problem, remedy=NOT_FORKED, store=self.name)
         return self
 

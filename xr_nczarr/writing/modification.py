@@ -420,7 +420,7 @@ class _Planner:
             if self.tree.layout.dialect == "nczarr-4.8.0" or side_by_side:
                 raise UnsupportedError(
                     f"cannot add {', '.join(new)}: the store uses the netCDF-C 4.8.0 layout or "
-                    "an earlier layout of the universal dialect",
+                    "an outdated version of the universal layout",
                     remedy="Upgrade the store first with xr_nczarr.upgrade (nczarr upgrade)",
                     store=store.name,
                 )
