@@ -61,7 +61,7 @@ def test_every_string_fill_value_notation_is_accepted(
 
 
 # Regression D19
-def test_rounded_default_fill_value_is_restored_exactly(tmp_path: Path, way: str) -> None:
+def test_exact_default_fill_value_is_recovered_from_rounded_one(tmp_path: Path, way: str) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         dataset.createDimension("x", 5)

@@ -169,7 +169,7 @@ def test_links_from_index_page_to_other_folders_are_ignored(link):
     ],
     ids=str,
 )
-def test_web_pages_without_folder_listing_are_not_index_pages(page):
+def test_web_page_without_folder_listing_is_not_treated_as_index_page(page):
     assert names_in_index(page.encode(), URL) is None
 
 

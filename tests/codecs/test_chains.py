@@ -368,8 +368,8 @@ def test_zstd_chunks_decoded_together_equal_chunks_decoded_separately(filters):
         np.testing.assert_array_equal(rest.decode(data, np.empty_like(array)), array)
 
 
-def test_zstd_chunks_are_decoded_separately_if_any_is_damaged_or_unusual():
-    """A single chunk, large chunks, and groups with an unusual chunk are left to `decode`."""
+def test_zstd_chunks_are_decoded_one_by_one_if_any_is_damaged_or_does_not_declare_chunk_size():
+    """A single chunk, large chunks, and groups with such a chunk are left to `decode`."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
     codec = make_codec("<i4", (1000,), ("zstd", {}))

@@ -173,7 +173,7 @@ def test_entry_point_determines_v3_draft_variant(entry, others, expected):
     assert layout_of(entry, *others) == expected
 
 
-def test_metadata_keys_end_with_entry_point_suffix():
+def test_metadata_keys_end_with_suffix_from_entry_point_document():
     layout = V3Draft(suffix=".txt")
     assert layout.node_keys("/a") == ("meta/a.array.txt", "meta/a.group.txt")
     assert layout.child_names(["a.array.txt", "b.group.txt", "c.array.json"], []) == [

@@ -79,7 +79,7 @@ def test_xr_nczarr_and_netcdf_c_read_same_content_from_netcdf_c_store(
     assert_reads_as(read_groups(store, way, **RAW), content)
 
 
-def test_stores_can_be_opened_by_urls_that_netcdf_c_accepts(written: Any) -> None:
+def test_xr_nczarr_opens_stores_from_urls_that_netcdf_c_accepts(written: Any) -> None:
     store, mode, content = written
     assert_reads_as(read_groups(file_url(store, mode), **RAW), content)
 

@@ -206,7 +206,7 @@ def test_fixed_width_bytes_are_interpreted_as_text_except_in_plain_zarr(type_nam
     assert only(interpret(hierarchy(group(), plain))).kind == "other"
 
 
-def test_v3_raw_bytes_with_type_alias_string_are_read_as_strings():
+def test_v3_raw_bytes_whose_type_alias_is_string_are_read_as_strings():
     node = array("/v", (2,), "r40", references("/x", type_alias="string"), dtype=np.dtype("V5"))
     variable = only(interpret(hierarchy(root({"x": 2}), node, zarr_format="3")))
     assert (variable.kind, variable.node.dtype) == ("string", np.dtype("S5"))

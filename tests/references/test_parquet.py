@@ -217,7 +217,7 @@ def sparse_set(path, chunks, record_size):
     (path / ".zmetadata").write_text(json.dumps({**document, "record_size": record_size}))
 
 
-def test_chunks_in_missing_record_file_are_skipped_with_one_request(tmp_path):
+def test_missing_record_files_are_requested_once_for_all_their_chunks(tmp_path):
     sparse_set(tmp_path, 10**9, 10**6)
     references, folder = open_folder(tmp_path)
     chunks = {key: value for key, value in references.items() if key != "t/.zarray"}

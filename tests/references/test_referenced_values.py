@@ -145,7 +145,7 @@ def test_reference_beyond_end_of_file_raises_storage_error(served, tmp_path):
                 read(metadata() | {"t/0": [url, 0, 16], "t/1": [url, start, 16]})
 
 
-def test_reference_beyond_end_of_file_error_suggests_recreating_set(tmp_path):
+def test_error_for_reference_beyond_end_of_file_suggests_recreating_set(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     with pytest.raises(
         StorageError,
@@ -245,7 +245,7 @@ def test_fill_values_are_compared_after_decoding_filters(scaled):
 
 # Regression D48
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
-def test_fill_value_that_may_refer_to_packed_values_triggers_warning(fill, stored, expected):
+def test_fill_value_that_may_be_packed_or_unpacked_triggers_warning(fill, stored, expected):
     scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")

@@ -613,7 +613,7 @@ def test_unrelated_type_error_is_not_attributed_to_storage_options() -> None:
     assert "storage options" not in str(storage_error(bug, store="s", key="x"))
 
 
-def test_error_for_key_that_obstore_does_not_support_names_another_client() -> None:
+def test_error_for_key_unsupported_by_obstore_suggests_another_client() -> None:
     dataset = xr.Dataset({"a\tb": ("x", [1.0])})
     with pytest.raises(StorageError, match=r"a\\tb.*: obstore does not.*\"client\": \"fsspec\""):
         xr_nczarr.to_nczarr(dataset, MemoryStore())

@@ -173,7 +173,7 @@ def test_file_truncated_while_reading_raises_storage_error(
 
 @pytest.mark.parametrize("copying", ["by the kernel", "refused", "missing"])
 @pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["in one piece", "in several pieces"])
-def test_copy_from_method_copies_files_from_another_directory(
+def test_copy_from_copies_files_between_directories(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copying: str, piece: int
 ) -> None:
     copy_file_range = os.copy_file_range
@@ -214,7 +214,7 @@ def test_file_truncated_while_copying_is_not_stored(
     assert os.listdir(f"{target.root}/b") == []
 
 
-def test_copy_from_method_rejects_directories_large_files_and_invalid_keys(
+def test_copy_from_rejects_directories_large_files_and_invalid_keys(
     store: LocalStore, tmp_path: Path
 ) -> None:
     store.put([("a", b"12345678"), ("folder/a", b"")])
@@ -544,7 +544,7 @@ def test_lock_excludes_other_processes(store: LocalStore) -> None:
     assert hidden_files(store.root) == []
 
 
-def test_locks_still_exclude_threads_if_file_locks_are_unsupported(
+def test_locks_still_exclude_other_threads_if_file_locks_are_unsupported(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "_fcntl", None)

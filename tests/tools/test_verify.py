@@ -295,7 +295,7 @@ def serve_over_http(tmp_path: Path, http_server: HttpServer) -> Callable[..., st
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_chunks_of_unlistable_store_are_counted_by_requests(
+def test_chunks_of_unlistable_store_are_counted_by_requesting_each_one(
     zarr_format: int, dialect: str, serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http(zarr_format, dialect=dialect)
