@@ -355,7 +355,7 @@ def normalize_packing(attributes: dict[Any, Any]) -> None:
 
 
 def unwrapped(value: Any) -> Any:
-    """Return the number in an array or a list of one number. Return any other value unchanged."""
+    """Unwrap an array or list that contains a single number. Return any other value unchanged."""
     items = value.ravel() if isinstance(value, np.ndarray) else value
     is_single = isinstance(items, list | np.ndarray) and len(items) == 1
     return items[0] if is_single and isinstance(items[0], Real) else value

@@ -169,8 +169,8 @@ class CodedArray(_Selectable):
     dtype
         Data type of the decoded values.
     coders
-        Copies of the lazy arrays with which xarray decodes values, innermost first. Each copy is
-        detached from the array that its original wraps.
+        Copies of xarray's lazy decoding wrappers, innermost first. Unlike the originals, the copies
+        hold no reference to the array that they decode.
     joins
         Whether a coder joins the characters along the last dimension of `array` into strings.
     store, name
@@ -249,7 +249,7 @@ class CodedArray(_Selectable):
         Raises
         ------
         MetadataError
-            If the values cannot be decoded, or not to the declared dtype.
+            If the values cannot be decoded, or the declared dtype cannot represent them.
         """
         # xarray's coders determine the calendar from the first date, which does not exist here.
         if 0 in self.shape:

@@ -150,7 +150,7 @@ class ChunkedArray:
 
     @contextmanager
     def _explained_limit(self) -> Iterator[None]:
-        """Explain a LimitError from the ``with`` block if no option can change the limit."""
+        """Extend a LimitError raised in the ``with`` block if no option can change the limit."""
         try:
             yield
         except LimitError as error:

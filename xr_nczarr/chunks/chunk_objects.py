@@ -81,7 +81,7 @@ class ChunkObjects:
         return self._request_with_alternative(spans, request)
 
     def delete(self, store: Store, chunk: Index) -> None:
-        """Delete a chunk under each key that it may have."""
+        """Delete a chunk under every key at which it might be stored."""
         for keys in self.keys:
             store.delete(keys.key(chunk))
 

@@ -27,9 +27,9 @@ class ReadRequest(NamedTuple):
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the corresponding axis of the `Selection`. If
-        `pointwise` is True, a dimension with a single index is read as an axis of length 1. Such
-        axes are not listed.
+        For each axis of the values that are read, the corresponding axis of the `Selection`.
+        There is one exception: if `pointwise` is True, a dimension with a single index is read as
+        an axis of length 1, which has no entry.
     """
 
     selection: list[Any]

@@ -89,7 +89,7 @@ class Shards:
             yield batch
 
     def fetches_separately(self, chunks: Sequence[Index]) -> bool:
-        """Return whether `fetch` reads each chunk individually, and no shard as a whole."""
+        """Return whether `fetch` reads every chunk individually instead of reading whole shards."""
         return max(Counter(map(self.shard_of, chunks)).values()) < self._whole_from
 
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:

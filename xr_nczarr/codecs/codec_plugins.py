@@ -26,7 +26,8 @@ def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
     """Return the entry point for a codec, or None if no installed package provides the codec.
 
     Also return None for a codec that the metadata lists as a filter or compressor. Such a codec
-    receives and returns a buffer, whereas zarr-python's codecs receive arrays.
+    has the interface of numcodecs (buffer in, buffer out), which zarr-python's codec classes do not
+    implement.
     """
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document

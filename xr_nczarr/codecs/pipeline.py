@@ -64,7 +64,7 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return a `Flow` for codec output that consists of elements of a given dtype and shape."""
+        """Return a `Flow` for codec output that is an array of the given dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size, rounded=False)
 

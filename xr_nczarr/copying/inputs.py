@@ -211,7 +211,7 @@ class Input:
             raise UnsupportedError(problem, remedy=_SKIP)
 
     def _add(self, tree: Tree, group: Group, variable: Variable) -> None:
-        """Add a variable of the subset, with its values, to a group of the target tree."""
+        """Copy a variable, including its values, from the subset to a group of the target tree."""
         source = self.sources[variable.path]
         if source.error is not None:
             raise source.error.add_context(store=self.store.name)

@@ -61,8 +61,8 @@ class NetcdfFile:
         Mapping from the path of each variable to its values.
     unsupported
         Types, variables and attributes that NCZarr cannot express, as (path, description) tuples.
-        For an attribute, the path is that of its group or variable. The variables are also in
-        `root`, with their errors.
+        For an attribute, the path is that of its group or variable. Unsupported variables
+        also appear in `root`, each with the error that explains why it is unsupported.
 
     Raises
     ------

@@ -140,7 +140,10 @@ def _encode_with_xarray(
     encoding: Mapping[str, Any],
     explicit: bool,
 ) -> EncodedVariable:
-    """Encode booleans, times and bytes as `to_netcdf` does; netCDF has no types for them."""
+    """Encode booleans, times and byte strings as `to_netcdf` does.
+
+    netCDF has no types for them.
+    """
     if data.dtype.kind in "mM":
         data = in_encoded_unit(data, variable.path)
     # xarray does not support repeated dimension names.

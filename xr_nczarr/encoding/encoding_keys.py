@@ -117,8 +117,8 @@ def requested_codecs(
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
 
-    The ``endian`` key takes precedence over the ``bytes`` codec, with which opened variables record
-    their byte order.
+    The ``endian`` key takes precedence over the ``bytes`` codec, which holds the byte order in the
+    encoding of an opened variable.
     """
     codecs = _configurations(encoding, "serializer", "codecs")
     endian = next((codec.get("endian") for codec in codecs if codec["id"] == "bytes"), None)

@@ -66,14 +66,14 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
 
 
 def encode_coordinates(dataset: Dataset) -> tuple[dict[Hashable, Variable], dict[Any, Any]]:
-    """Return the variables of a dataset and its attributes, with the names of its coordinates.
+    """Return a dataset's variables and attributes, including the ``coordinates`` attributes.
 
-    xarray writes these names into attributes called ``coordinates``.
+    These attributes contain the names of the coordinates, as when xarray writes a dataset.
 
     Raises
     ------
     ConflictError
-        If a variable already has such an attribute that is not text.
+        If a variable already has a ``coordinates`` attribute that is not text.
     """
     for name, variable in dataset.variables.items():
         text = {**variable.attrs, **variable.encoding}.get("coordinates")

@@ -75,7 +75,7 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     characters
         Whether to convert byte strings to characters even if the encoding does not request it.
     joined
-        Whether xarray joined the strings from characters when it opened the variable.
+        Whether xarray joined characters into these strings when it opened the variable.
     """
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
     objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject

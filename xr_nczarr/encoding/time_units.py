@@ -118,9 +118,9 @@ def refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
 
 
 def is_time(variable: Variable) -> bool:
-    """Return whether a variable contains NumPy or cftime times.
+    """Return whether a variable contains times: NumPy or cftime datetimes, or timedeltas.
 
-    An empty object array does not count as times.
+    The result is False for an empty object array, because its elements have no known type.
     """
     if variable.dtype != object or not variable.size:
         return variable.dtype.kind in "mM"

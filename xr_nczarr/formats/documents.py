@@ -94,7 +94,7 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """The stored text, or a different hashable object if a larger document contains this one.
+        """The stored text or, for a document embedded in a larger one, another hashable object.
 
         If two documents have equal `content`, their values are equal.
         """

@@ -151,7 +151,7 @@ def _nontrivial_order(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _untransposed_lengths(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Reorder `lengths` from the order of transposed axes to the order of the array's axes."""
+    """Permute `lengths`, given in the order of the transposed axes, to the array's axis order."""
     return tuple([lengths[at] for at in np.argsort(order)])
 
 

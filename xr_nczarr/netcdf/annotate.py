@@ -122,7 +122,10 @@ class _Writer:
         return vintage is UNIVERSAL_EXTRA
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
-        """Return the array node with the dtype, fill value and shape to write to its metadata."""
+        """Return a copy of `node` as its metadata should describe it.
+
+        The dtype, fill value and shape of the copy are those to store for `variable`.
+        """
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         if not is_fill_value(declared, node.dtype):  # invalid, as reported when the source was read
             declared = None

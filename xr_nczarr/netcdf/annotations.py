@@ -138,9 +138,9 @@ after 4.9.2 ignore the sidecars of this layout.
 
 
 def lacks_json_type(vintages: Iterable[Vintage]) -> bool:
-    """Return whether any of the layouts lacks the attribute type JSON.
+    """Return whether any of the layouts lacks the JSON attribute type.
 
-    In these layouts, netCDF-C aborts if it reads a list of mixed types.
+    On such layouts, netCDF-C aborts when it reads an attribute that is a list of mixed types.
     """
     return not all(vintage.has_json_type for vintage in vintages)
 

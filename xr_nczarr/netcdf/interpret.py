@@ -60,8 +60,8 @@ def interpret(
 ) -> Group:
     """Convert a Zarr hierarchy to the netCDF group that it represents.
 
-    If the root of the store is an array, the variable takes its name from the ``_nczarr_name``
-    attribute. Without this attribute, the variable is called ``data``.
+    If the root of the store is an array, the resulting variable takes its name from the array's
+    ``_nczarr_name`` attribute. Without this attribute, the variable is called ``data``.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def interpret(
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
         whether a `_FillValue` was declared. None means True in plain Zarr v1 and v2, and False in
-        v3. There is one exception: if netCDF-C wrote the store, None means False for netCDF's
-        default fill values.
+        v3. There is one exception: if netCDF-C wrote the store and None is passed, netCDF's default
+        fill values do not become `_FillValue`.
     zero_masks
         Whether a Zarr fill value that is zero, or an empty or blank string, may become `_FillValue`
         if `use_zarr_fill_value_as_mask` is None. Pass False for reference sets, in which such a

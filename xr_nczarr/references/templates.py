@@ -249,7 +249,7 @@ def _parse(text: str) -> list[Any]:
 
 
 def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
-    """Return the function that a syntax node represents and the nodes of its operands.
+    """Return the function that a syntax node represents, together with its operand nodes.
 
     Raises
     ------

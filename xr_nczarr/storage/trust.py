@@ -72,7 +72,10 @@ class ConfinedTrust(Trust):
 
 
 def symlink_error(url: str) -> RefusedError:
-    """Return the error for an untrusted local folder that fsspec would read."""
+    """Build the error for an untrusted local folder that would be read through fsspec.
+
+    fsspec follows all symbolic links, even those that point outside the folder.
+    """
     return RefusedError(
         "fsspec follows symbolic links that point outside the folder",
         remedy="Pass the path of the folder, or open it without trust='none'",

@@ -149,7 +149,7 @@ def mask(url: str) -> str:
 def normalize(url: str) -> str:
     """Normalize the protocol of a URL and strip the slashes at both ends of its path.
 
-    URLs with the same result refer to the same object.
+    URLs that normalize to the same string refer to the same object.
 
     Examples
     --------

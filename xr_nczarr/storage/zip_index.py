@@ -59,7 +59,8 @@ class ZipContents:
     Attributes
     ----------
     entries
-        Mapping of keys to entries. Keys are relative to the folder of the store.
+        Mapping of keys to entries. Keys are relative to the directory, inside the zip file, that
+        contains the Zarr store.
     keys
         The sorted keys.
 

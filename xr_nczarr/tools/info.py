@@ -45,8 +45,8 @@ class StoreInfo(Result):
         The netCDF-C releases that write this dialect or, if the store was written as
         ``"universal"``, those that can read it. Empty for plain Zarr.
     stored_chunks
-        Stored chunks of each variable, keyed by its path. None if counting was not requested, and
-        empty if the chunks could not be counted.
+        Mapping from the path of each variable to its `StoredChunks`. None if counting was not
+        requested, and empty if the chunks could not be counted.
     unlisted
         The reason why the stored chunks could not be counted. Empty if they were counted, or if
         counting was not requested.

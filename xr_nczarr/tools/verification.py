@@ -43,7 +43,7 @@ class Finding:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """The fields that determine the output line: findings of the same kind share a line."""
+        """The fields by which findings are grouped: those of the same kind share an output line."""
         return self.severity, self.problem, self.remedy
 
     def __str__(self) -> str:

@@ -417,8 +417,9 @@ class Uploads(InFlight):
 
 @lru_cache(_MAX_COPIES)
 def _shared_copy(token: str) -> Uploads:
-    """Return the `Uploads` shared by all tasks of a write in this process.
+    """Return the `Uploads` instance that all tasks of a write share in this process.
 
-    It is cached, so that tasks unpickled after the end of the write also share it.
+    `token` identifies the write. The instance stays in the cache after the write ends, because
+    some tasks may be unpickled later.
     """
     return Uploads(token=token)

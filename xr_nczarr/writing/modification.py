@@ -469,7 +469,13 @@ class _Planner:
                 yield from listing_changes(node, arrays, groups)
 
     def _check_all_appended(self) -> None:
-        """Raise ConflictError if the dataset lacks the append dimension, or a variable with it."""
+        """Check that the append extends every stored variable that has a growing dimension.
+
+        Raises
+        ------
+        ConflictError
+            If the dataset lacks the append dimension or one of these variables.
+        """
         if self.options.append_dim is not None and not self.grown:
             raise ConflictError(
                 f"no variable in the dataset has the dimension {self.options.append_dim!r}",
