@@ -294,11 +294,3 @@ def test_bytes_after_text_are_stored_as_text(dialect, in_blocks):
     to_nczarr(dataset, store := {}, dialect=dialect)
     to_nczarr(dataset, store, append_dim="x")
     assert read(store).s.values.tolist() == ["é", "b", "é", "b"]
-
-
-# The error was xarray's NotImplementedError.
-@pytest.mark.parametrize("values", [["a", "b"], np.array(["a", None], object)], ids=["U", "O"])
-def test_characters_with_fill_value_are_rejected_with_name_of_variable(values):
-    encoding = {"s": {"dtype": "S1", "_FillValue": "-"}}
-    with pytest.raises(ConflictError, match=r"_FillValue is not yet supported.*\(variable s\)"):
-        to_nczarr(xr.Dataset({"s": ("x", values)}), {}, encoding=encoding)

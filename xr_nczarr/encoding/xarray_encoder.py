@@ -121,7 +121,7 @@ def as_conflicts(remedy: str = _CHANGE_ENCODING) -> Iterator[None]:
         yield
     except NczarrError:
         raise
-    except (ValueError, TypeError, OverflowError, LookupError, NotImplementedError) as error:
+    except (ValueError, TypeError, OverflowError, LookupError) as error:
         raise ConflictError(
             f"the values cannot be encoded, or cannot be decoded again ({reason_of(error)})",
             remedy=remedy,
