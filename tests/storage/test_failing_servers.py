@@ -533,7 +533,10 @@ def test_forbidden_s3_requests_raise_access_denied_error(
 
 
 EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The token has expired.</Message></Error>"
-REGION = b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>wrong &apos;x&apos;</Message>"
+REGION = (
+    b"<Error><Code>AuthorizationHeaderMalformed</Code>"
+    b"<Message>wrong &apos;x&apos;</Message></Error>"
+)
 
 
 @pytest.mark.parametrize(
