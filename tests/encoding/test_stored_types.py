@@ -87,7 +87,7 @@ def test_coordinates_attribute_that_is_not_text_is_rejected(place, value):
     to_nczarr(dataset, store := {})
     getattr(dataset.v, place)["coordinates"] = value
     for options in ({"append_dim": "x"}, {"mode": "w"}):
-        with pytest.raises(ConflictError, match=r"'coordinates' must be .*\(variable v\)"):
+        with pytest.raises(ConflictError, match=r"'coordinates' must be .*\(variable /v\)"):
             to_nczarr(dataset, store, **options)
 
 

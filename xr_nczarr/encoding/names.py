@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from xarray import DataArray, Dataset, Variable, conventions
+from xarray import DataArray, Dataset, Variable
 
 from xr_nczarr.backend.reader import NONE_NAME
 from xr_nczarr.errors import ConflictError
@@ -63,28 +63,6 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
         raise ConflictError(
             problem, remedy="Choose another name, or write plain Zarr with dialect='zarr'"
         )
-
-
-def encode_coordinates(dataset: Dataset) -> tuple[dict[Hashable, Variable], dict[Any, Any]]:
-    """Return a dataset's variables and attributes, including the ``coordinates`` attributes.
-
-    These attributes contain the names of the coordinates, as when xarray writes a dataset.
-
-    Raises
-    ------
-    ConflictError
-        If a variable already has a ``coordinates`` attribute that is not text.
-    """
-    for name, variable in dataset.variables.items():
-        text = {**variable.attrs, **variable.encoding}.get("coordinates")
-        if not isinstance(text, str | None):
-            raise ConflictError(
-                f"the attribute 'coordinates' must be a string of names, not {text!r}",
-                remedy="Rename or remove the attribute",
-                variable=str(name),
-            )
-    variables, attributes = conventions.encode_dataset_coordinates(dataset)
-    return variables, attributes
 
 
 def user_attributes(

@@ -77,7 +77,7 @@ def encode_variables(
     Parameters
     ----------
     variables
-        The variables, as returned by `encode_coordinates`.
+        The variables, as returned by `xarray.conventions.encode_dataset_coordinates`.
     encoding
         Maps variable names to encodings that replace those of the variables.
 

@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from xarray import conventions
+
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.array_nodes import make_node
-from xr_nczarr.encoding.names import encode_coordinates, stored_name, user_attributes
+from xr_nczarr.encoding.names import stored_name, user_attributes
 from xr_nczarr.encoding.variables import EncodedVariable, encode_variables
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
 from xr_nczarr.formats import Format
@@ -69,7 +71,7 @@ class Tree:
 
     def add_dataset(self, request: GroupRequest) -> None:
         """Encode a dataset, and add it as a group with its variables and attributes."""
-        variables, attributes = encode_coordinates(request.dataset)
+        variables, attributes = conventions.encode_dataset_coordinates(request.dataset)
         attributes = user_attributes(attributes)
         self.check_single_array(request.path, len(variables), attributes)
         self.group(request.path).attributes.update(attributes)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from xarray import Dataset, Variable
+from xarray import Dataset, Variable, conventions
 
 from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.cf_encoding import decode_stored, encode_as_stored, has_same_decoding
-from xr_nczarr.encoding.names import encode_coordinates, user_attributes
+from xr_nczarr.encoding.names import user_attributes
 from xr_nczarr.encoding.variables import encode_variables
 from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, UnsupportedError
 from xr_nczarr.formats.format import Change
@@ -233,7 +233,7 @@ class _Planner:
         new = self._new_variables(group, dataset, encoding, stored)
         if self.options.append_dim is not None:
             self._check_append(group, dataset, new, stored, self.options.append_dim)
-        variables, attributes = encode_coordinates(dataset)
+        variables, attributes = conventions.encode_dataset_coordinates(dataset)
         for name in map(str, dataset.variables):
             if name in stored and (path, name) not in unchanged:
                 target = group.variables[name]

@@ -14,7 +14,7 @@ from xarray import CFTimeIndex, DataArray, Dataset, DataTree, Variable
 from xr_nczarr.codecs import crc32
 from xr_nczarr.encoding.blockwise import opened_lazily
 from xr_nczarr.encoding.encoding_keys import check_encoding
-from xr_nczarr.errors import UnsupportedError
+from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.model import child_path, group_path, is_within
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.writing.lazy_sources import in_blocks
@@ -110,7 +110,7 @@ def normalize(
     KeyError
         If `encoding` names a variable that is not in `obj`.
     ConflictError
-        If an encoding has unknown keys.
+        If an encoding has unknown keys, or a ``coordinates`` attribute is not text.
     ValueError
         If `encoding` or `unlimited` names a group that is not in `obj`, or if `unlimited` names a
         dimension that does not exist. If `unlimited` is a mapping from groups to dimensions, each
@@ -138,7 +138,7 @@ def normalize(
     required = len(parts) == 1 and options.region is None
     groups = []
     for path, dataset, encodings, requested in parts:
-        _check_types(path, dataset)
+        _check_variables(path, dataset)
         dims = unlimited_dimensions(dataset, requested, required=required)
         growing = growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])})
         for name, keys in encodings.items():
@@ -207,12 +207,20 @@ def _names(dimensions: Iterable[str] | str | None) -> set[str]:
     return {dimensions} if isinstance(dimensions, str) else set(dimensions or ())
 
 
-def _check_types(path: str, dataset: Dataset) -> None:
+def _check_variables(path: str, dataset: Dataset) -> None:
+    """Raise an error for variables and attributes with which xarray's encoders fail."""
     for name, variable in dataset.variables.items():
         if not isinstance(variable.dtype, np.dtype):
             raise UnsupportedError(
                 f"the variable must have a NumPy dtype, not the pandas dtype {variable.dtype}",
                 remedy="Convert the values, for example with .astype(str) or .astype(float)",
+                variable=child_path(path, str(name)),
+            )
+        text = {**variable.attrs, **variable.encoding}.get("coordinates")
+        if not isinstance(text, str | None):
+            raise ConflictError(
+                f"the attribute 'coordinates' must be a string of names, not {text!r}",
+                remedy="Rename or remove the attribute",
                 variable=child_path(path, str(name)),
             )
 
