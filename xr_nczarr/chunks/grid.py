@@ -146,32 +146,32 @@ def plan_selection(
         If a slice touches more than `_MAX_CHUNKS` chunks along its dimension.
     """
     pieces: list[_Pieces] = []
-    lengths: list[int] = []
     result: list[int] = []
     slices_only = True
-    is_empty = not all(
-        len(range(size)[selector]) if isinstance(selector, slice) else np.size(selector)
-        for size, selector in zip(shape, selection, strict=True)
-    )
-    for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
+    lengths = tuple(map(_selected_length, shape, selection))
+    is_empty = 0 in lengths
+    for size, chunk, selector, length in zip(shape, chunk_shape, selection, lengths, strict=True):
         if isinstance(selector, slice):
-            length = len(range(*selector.indices(size)))
             # An empty selection touches no chunks, even if another dimension has many of them.
             pieces.append(_NOTHING if is_empty else _split_slice(size, chunk, selector))
             result.append(length)
         elif isinstance(selector, np.ndarray):
-            length = len(selector)
             pieces.append(_split_positions(size, chunk, selector))
             items = (*pieces[-1].sources, *pieces[-1].targets)
             slices_only = slices_only and np.ndarray not in map(type, items)
             result.append(length)
         else:
-            length = 1
             index = normalize_index(int(selector), size)
             pieces.append(_split_slice(size, chunk, slice(index, index + 1)))
-        lengths.append(length)
     count = math.prod(len(dimension.chunks) for dimension in pieces)
-    return Plan(tuple(lengths), tuple(result), count, None, slices_only, pieces)
+    return Plan(lengths, tuple(result), count, None, slices_only, pieces)
+
+
+def _selected_length(size: int, selector: Selector) -> int:
+    """Return the number of positions that a selector selects along a dimension."""
+    if isinstance(selector, slice):
+        return len(range(*selector.indices(size)))
+    return len(selector) if isinstance(selector, np.ndarray) else 1
 
 
 def count_touched(
