@@ -1,4 +1,4 @@
-"""Encode variables with xarray, and correct what it loses or reports without a variable's name."""
+"""Encode variables with xarray, restore what its encoders lose, and name variables in errors."""
 
 from __future__ import annotations
 

@@ -241,8 +241,8 @@ class LocalStore(Store):
                     for entry in entries:
                         if not is_hidden(entry.name):
                             # Unlike `isdir`, `is_dir` raises an error for a loop of links.
-                            follow = entry.is_symlink()
-                            is_folder = os.path.isdir(entry.path) if follow else entry.is_dir()
+                            is_link = entry.is_symlink()
+                            is_folder = os.path.isdir(entry.path) if is_link else entry.is_dir()
                             (prefixes if is_folder else objects).append(entry.name)
             except (FileNotFoundError, NotADirectoryError):
                 self._check_root()

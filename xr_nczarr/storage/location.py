@@ -266,9 +266,9 @@ def _locate_zarr_store(store: Any, path: str) -> Location:
     if type(store) is ZipStore and store.read_only and not path:
         location = Location(absolute_path(str(store.path)))
     elif type(store) in (ZarrLocalStore, FsspecStore, ObjectStore):
-        location = _locate_zarr_objects(store, path)
+        location = _locate_underlying_objects(store, path)
     else:  # subclasses and wrappers may change what a store returns
-        unwrapped = _store_at(_locate_zarr_objects(innermost(store), path))
+        unwrapped = _store_at(_locate_underlying_objects(innermost(store), path))
         client = ZarrPythonClient(store, path, unwrapped)
         # icechunk supports only Zarr v3.
         version = "3" if client.v3_only else None
@@ -276,10 +276,10 @@ def _locate_zarr_store(store: Any, path: str) -> Location:
     return replace(location, read_only=bool(store.read_only))
 
 
-def _locate_zarr_objects(store: Any, path: str) -> Location:
-    """Return the location of the objects in a zarr-python store.
+def _locate_underlying_objects(store: Any, path: str) -> Location:
+    """Return where to access the objects of a zarr-python store without zarr-python.
 
-    The location is empty if only zarr-python can access them.
+    The location is empty if only zarr-python can access them, as for a store in memory.
     """
     from fsspec import FSMap
     from zarr.storage import FsspecStore, ObjectStore
@@ -296,7 +296,7 @@ def _locate_zarr_objects(store: Any, path: str) -> Location:
 
 
 def _store_at(location: Location) -> Store | None:
-    """Return the store for a result of `_locate_zarr_objects`, or None for an empty location."""
+    """Return the store at a location, or None for an empty location."""
     if location.path is not None:
         return LocalStore(location.path)
     if location.filesystem is not None:

@@ -103,7 +103,8 @@ class MemoryStore(Store):
         for key in self.mapping:
             if not isinstance(key, str):
                 problem = f"the mapping contains the key {quote(repr(key))}; expected only strings"
-                raise StorageError(problem, store=self.name)
+                remedy = "Pass a mapping from strings to bytes"
+                raise StorageError(problem, remedy=remedy, store=self.name)
             if key.startswith(prefix):
                 yield key
 

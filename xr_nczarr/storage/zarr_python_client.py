@@ -81,7 +81,7 @@ class ZarrPythonClient(RemoteClient):
         self.store = store
         self.folder = path.strip("/")
         self.v3_only = bool(packages & _V3_PACKAGES)
-        # Icechunk's own threads, or those of obstore.
+        # Icechunk, VirtualiZarr and obstore start threads of their own.
         self._has_threads = self.v3_only or "ObjectStore" in names
         _store_threads.used = _store_threads.used or self._has_threads
         in_memory = not names.isdisjoint(_IN_MEMORY)

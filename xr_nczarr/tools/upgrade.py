@@ -300,5 +300,6 @@ def _meaning(variable: Variable, node: ArrayNode) -> dict[str, Any]:
 
 
 def _as_read(value: Any) -> tuple[Json, str]:
-    encoded, kind = encode_attribute(value or NO_STRINGS if isinstance(value, list) else value)
+    is_empty = isinstance(value, list) and not value
+    encoded, kind = encode_attribute(NO_STRINGS if is_empty else value)
     return (json.dumps(encoded, ensure_ascii=False), TEXT) if kind == JSON else (encoded, kind)

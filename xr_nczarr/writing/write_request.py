@@ -208,7 +208,7 @@ def _names(dimensions: Iterable[str] | str | None) -> set[str]:
 
 
 def _check_variables(path: str, dataset: Dataset) -> None:
-    """Raise an error for variables and attributes with which xarray's encoders fail."""
+    """Raise an error if xarray's encoders do not support a variable or its attributes."""
     for name, variable in dataset.variables.items():
         if not isinstance(variable.dtype, np.dtype):
             raise UnsupportedError(
