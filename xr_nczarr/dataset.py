@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from xr_nczarr.model import group_path
 from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import OpenOptions
-from xr_nczarr.references.recognition import is_explicit, names_reference_set, parse_target
+from xr_nczarr.references.recognition import names_reference_set
 from xr_nczarr.storage import (
     Access,
     Bytes,
@@ -30,6 +30,7 @@ from xr_nczarr.storage import (
     RolledBackStore,
     Store,
 )
+from xr_nczarr.storage.location import parse_target
 from xr_nczarr.storage.open_store import open_store
 from xr_nczarr.storage.url import mask
 
@@ -64,11 +65,6 @@ class ResolvedTarget:
         self.store.check_writable()
 
 
-def locate(target: object) -> Location:
-    """Parse a target into a location, without opening it. Return a `Location` unchanged."""
-    return target if isinstance(target, Location) else parse_target(target)
-
-
 def resolve(
     target: object, access: Access | None = None, *, must_exist: bool = True
 ) -> ResolvedTarget:
@@ -79,14 +75,14 @@ def resolve(
     target
         A path, an fsspec or NCZarr URL, a mapping of keys to bytes, an fsspec mapper or open file,
         a reference set, a zarr-python store or group, an icechunk or obstore store, or a `Store`.
-        Alternatively, the result of `locate` for any of these.
+        Alternatively, the result of `parse_target` for any of these.
     must_exist
         Whether the store or reference set must already exist. Pass False to create a store.
     """
-    location, access = locate(target), access or Access()
+    location, access = parse_target(target), access or Access()
     store: Store | None = None
-    if is_explicit(location) and not must_exist:
-        raise UnsupportedError("reference sets are read-only", store=mask(location.url))
+    if location.is_reference_set and not must_exist:
+        raise UnsupportedError("reference sets are read-only", store=mask(location.url) or None)
     if must_exist and names_reference_set(location, access.options):
         from xr_nczarr.references.opening import open_references
 
@@ -262,8 +258,8 @@ def _read_hierarchy(
     try:
         return store, open_hierarchy(source, options)
     except RecordSetError as error:
-        if store is location.target:
-            raise
+        if not (location.url or isinstance(location.target, Mapping)):
+            raise  # a store object has no URL against which relative URLs could be resolved
         from xr_nczarr.references.opening import open_record_set
 
         references = open_record_set(location, store, error.document, access)

@@ -25,7 +25,7 @@ from xr_nczarr.errors import NczarrError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, Limits
 from xr_nczarr.references.opening import open_references
 from xr_nczarr.references.parse import parse_references
-from xr_nczarr.storage import Access, parse_url
+from xr_nczarr.storage import Access, parse_target
 
 CORPUS = Path(__file__).parent / "corpus"
 LIMITS = {
@@ -174,7 +174,9 @@ def templates(data: bytes) -> None:
     error = None
     for members in ({"refs": {"k": ["x{{t}}", 0, 8]}}, {"gen": [generated]}):
         try:
-            store = open_references(parse_url(document | members), Access(limits=Limits(**LIMITS)))
+            store = open_references(
+                parse_target(document | members), Access(limits=Limits(**LIMITS))
+            )
             for key in ("k", "g/0", "g/3", "g/4"):
                 store.references.resolve(key)
         except NczarrError as reason:

@@ -157,6 +157,9 @@ class TestTargets:
                 open_store(target)
         with pytest.raises(UnsupportedError, match='option "fo"'):
             open_store("reference://")
+        options = {"fo": f"reference://group::{tmp_path}/refs.json"}
+        with pytest.raises(UnsupportedError, match='must not begin with "reference:"'):
+            open_store("reference://", storage_options=options)
 
     def test_damaged_reference_document_error_includes_document_name(self, tmp_path):
         path = tmp_path / "refs.json"

@@ -406,6 +406,21 @@ def test_references_to_s3_stores_can_be_written_to_s3(tmp_path, s3_server):
         xr.testing.assert_equal(opened.load(), dataset)
 
 
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        ("{}", {"anon": True}, 'option "anon" has no effect'),
+        ("reference://g::{}", None, "must be a whole reference set, not the group 'g'"),
+    ],
+    ids=["option", "group"],
+)
+def test_parts_of_target_that_would_be_ignored_are_rejected(tmp_path, target, options, message):
+    regular(tmp_path / "store")
+    with pytest.raises(UnsupportedError, match=message):
+        write(tmp_path / "store", target.format(tmp_path / "set.json"), target_options=options)
+    assert not (tmp_path / "set.json").exists()
+
+
 def test_parquet_reference_set_is_replaced_atomically(tmp_path, s3_server):
     """Parquet cannot contain chunks of version 3, which is detected after other writes."""
     dataset = regular(tmp_path / "store")

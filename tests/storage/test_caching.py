@@ -9,7 +9,7 @@ import pytest
 
 from tests.servers import HttpServer
 from xr_nczarr.errors import LimitError, StorageError
-from xr_nczarr.storage import ByteRange, Store, parse_url
+from xr_nczarr.storage import ByteRange, Store, parse_target
 from xr_nczarr.storage.caching import CachingStore, MemoizingStore, RolledBackStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.open_store import open_store
@@ -49,7 +49,7 @@ def test_cached_files_removed_while_in_use_are_not_treated_as_missing_objects(
 @pytest.mark.parametrize("cache", ["filecache", "blockcache"])
 def test_suffix_ranges_are_read_through_fsspec_caches(http_server: HttpServer, cache: str) -> None:
     Path(http_server.root, "a").write_bytes(b"12345678")
-    store = open_store(parse_url(f"{cache}::{http_server.url}"))
+    store = open_store(parse_target(f"{cache}::{http_server.url}"))
     ends = [ByteRange("a", -3, 3), ByteRange("a", 1, 2), ByteRange("b", -3, 3)]
     for _ in range(2):  # the second time, the whole file is cached
         assert store.fetch_end("a", 3) == b"678"
@@ -62,7 +62,7 @@ def test_suffix_ranges_are_read_through_fsspec_caches(http_server: HttpServer, c
 @pytest.mark.parametrize("cache", ["filecache", "blockcache"])
 def test_object_sizes_are_found_through_fsspec_caches(http_server: HttpServer, cache: str) -> None:
     Path(http_server.root, "a").write_bytes(b"12345678")
-    store = open_store(parse_url(f"{cache}::{http_server.url}"))
+    store = open_store(parse_target(f"{cache}::{http_server.url}"))
     for _ in range(2):
         assert list(store.sizes_of(["a", "b"])) == [8, None]
         assert list(store.fetch(["a"])) == [b"12345678"]

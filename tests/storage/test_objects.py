@@ -39,7 +39,7 @@ from xr_nczarr.errors import (
     StorageError,
     UnsupportedError,
 )
-from xr_nczarr.storage import ByteRange, parse_url
+from xr_nczarr.storage import ByteRange
 
 KINDS = [
     "zarr local",
@@ -182,7 +182,7 @@ def test_zarr_python_group_inherits_parent_dimensions() -> None:
 def test_accessing_many_in_memory_objects_takes_few_event_loop_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store, calls, sync = parse_url(MemoryStore()).target, [], zarr.core.sync.sync
+    store, calls, sync = resolve(MemoryStore()).store, [], zarr.core.sync.sync
     monkeypatch.setattr(
         zarr.core.sync, "sync", lambda *args: [calls.append(args), sync(*args)].pop()
     )
@@ -200,7 +200,7 @@ def test_range_reads_from_zarr_python_stores_use_limited_memory(tmp_path: Path) 
 
     with open(tmp_path / "object", "wb") as file:
         file.truncate(32 * 13 << 20)
-    store = parse_url(Wrapped(LocalStore(tmp_path))).target
+    store = resolve(Wrapped(LocalStore(tmp_path))).store
     ranges = [ByteRange("object", number * (13 << 20), 12 << 20) for number in range(32)]
     lengths: list[int] = []
     fetch = partial(lengths.extend, (len(data) for data in store.fetch_ranges(ranges)))

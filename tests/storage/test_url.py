@@ -20,7 +20,7 @@ from xr_nczarr.storage import (
     MemoryStore,
     RemoteStore,
     ZipStore,
-    parse_url,
+    parse_target,
 )
 
 S3 = {"client_kwargs": {"region_name": "eu-west-1"}}
@@ -82,10 +82,26 @@ S3 = {"client_kwargs": {"region_name": "eu-west-1"}}
         ("own_protocol://x", Location("own_protocol://x")),
         ("2026-01-01T00:00.zarr", Location(f"{os.getcwd()}/2026-01-01T00:00.zarr")),
         ({}, Location("")),
+        ("reference://", Location(is_reference_set=True)),
+        (
+            "reference://g/h/#mode=zarr",
+            Location(format="zarr", is_reference_set=True, group="g/h"),
+        ),
+        ("reference::/d/r.json", Location("/d/r.json", is_reference_set=True)),
+        (
+            "reference://g::s3://b/r.json#mode=s3&awsprofile=me",
+            Location(
+                "s3://b/r.json",
+                "s3",
+                is_reference_set=True,
+                group="g",
+                storage_options={"profile": "me"},
+            ),
+        ),
     ],
 )
 def test_targets_are_parsed_into_locations(target: Any, location: Location) -> None:
-    assert parse_url(target) == location
+    assert parse_target(target) == location
 
 
 @pytest.mark.parametrize("target", ["~/d/x.zarr#mode=zarr", Path("~/d/x.zarr"), "~/d#1/x.zarr"])
@@ -95,18 +111,20 @@ def test_leading_tilde_is_expanded_to_home_directory(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "d#1" / "x.zarr").mkdir(parents=True)
     expected = str(target).replace("~", str(tmp_path)).removesuffix("#mode=zarr")
-    assert parse_url(target).url == expected
-    assert parse_url("d/~").url.endswith("/d/~")
+    assert parse_target(target).url == expected
+    assert parse_target("d/~").url.endswith("/d/~")
 
 
 def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert parse_url("x.zarr").url == parse_url("file://x.zarr").url == str(tmp_path / "x.zarr")
+    assert (
+        parse_target("x.zarr").url == parse_target("file://x.zarr").url == str(tmp_path / "x.zarr")
+    )
 
 
 def test_number_sign_in_existing_path_is_part_of_file_name(tmp_path: Path) -> None:
     (tmp_path / "x#mode=zip").mkdir()
-    assert parse_url(tmp_path / "x#mode=zip") == Location(str(tmp_path / "x#mode=zip"))
+    assert parse_target(tmp_path / "x#mode=zip") == Location(str(tmp_path / "x#mode=zip"))
     assert isinstance(open_store(tmp_path / "x#mode=zip"), LocalStore)
 
 
@@ -129,7 +147,7 @@ def test_number_sign_in_existing_path_is_part_of_file_name(tmp_path: Path) -> No
 )
 def test_invalid_url_error_suggests_fix(url: str, message: str) -> None:
     with pytest.raises(MetadataError, match=message) as caught:
-        parse_url(url)
+        parse_target(url)
     assert "secret" not in str(caught.value)
 
 

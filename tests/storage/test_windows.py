@@ -102,7 +102,7 @@ def test_all_write_modes_work_on_windows(tmp_path: Path, zarr_format: int) -> No
 
 
 def _paths() -> None:
-    from xr_nczarr.storage import Location, parse_url
+    from xr_nczarr.storage import Location, parse_target
 
     for text, url in {
         r"C:\data\x.zarr": "C:/data/x.zarr",
@@ -116,10 +116,10 @@ def _paths() -> None:
         r"data\x.zarr": "C:/work/data/x.zarr",
         "/data/x.zarr": "C:/data/x.zarr",
     }.items():
-        location = parse_url(text)
+        location = parse_target(text)
         assert (location, location.path) == (Location(url), url)
-        assert parse_url(f"{text}#mode=nczarr,file") == Location(url, "file", "nczarr")
-    assert parse_url("s3://bucket/x").path is None
+        assert parse_target(f"{text}#mode=nczarr,file") == Location(url, "file", "nczarr")
+    assert parse_target("s3://bucket/x").path is None
 
 
 def test_drive_paths_and_file_urls_are_local_on_windows(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from xr_nczarr.errors import NczarrError
-from xr_nczarr.storage import ByteRange, Store, parse_url
+from xr_nczarr.storage import ByteRange, Store, parse_target
 from xr_nczarr.storage.open_store import open_store
 from xr_nczarr.storage.url import split_query
 
@@ -28,7 +28,7 @@ def looks_like_nczarr(target: object) -> bool:
     if not isinstance(target, str | os.PathLike):
         return False
     try:
-        location = parse_url(target)
+        location = parse_target(target)
         if location.format is not None:
             return True
         if location.path is None:

@@ -22,7 +22,7 @@ from xr_nczarr.copying.netcdf_output import (
     write_file,
 )
 from xr_nczarr.copying.transfer import copy_chunks
-from xr_nczarr.dataset import locate, resolve
+from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import (
     ConflictError,
     ExistsError,
@@ -36,7 +36,7 @@ from xr_nczarr.hierarchy import UNFINISHED
 from xr_nczarr.model import Limits
 from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.options import Endian, OpenOptions
-from xr_nczarr.storage import Access, LocalStore, Location, Store, boot_id
+from xr_nczarr.storage import Access, LocalStore, Location, Store, boot_id, parse_target
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.results import Result
 from xr_nczarr.tools.text import count_text
@@ -200,7 +200,7 @@ def copy(
     >>> print(xr_nczarr.copy(one, other, zarr_format=3))
     mapping: 1 array copied, 1 without re-encoding (1 chunk)
     """
-    location = locate(target)
+    location = parse_target(target)
     file = _file_path(location)
     if file is not None and (
         find_format(zarr_format) is not DEFAULT_FORMAT or dialect != "nczarr" or consolidated
@@ -272,7 +272,7 @@ def _file_path(location: Location) -> str | None:
     UnsupportedError
         If the target is a netCDF file that is not on a local disk.
     """
-    if not isinstance(location.target, str | os.PathLike):
+    if not isinstance(location.target, str | os.PathLike) or location.is_reference_set:
         return None
     is_file = location.url.rstrip("/").lower().endswith(_NETCDF_ENDINGS)
     if location.format is not None or location.medium is not None or not is_file:

@@ -12,18 +12,10 @@ from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.references.document import ReferenceDocument
 from xr_nczarr.references.parquet import parse_parquet_references
 from xr_nczarr.references.parse import parse_references
-from xr_nczarr.references.recognition import (
-    PREFIX,
-    has_reference_options,
-    is_explicit,
-    is_json,
-    is_parquet,
-    names_reference_set,
-    parse_target,
-)
+from xr_nczarr.references.recognition import has_reference_options, is_json, is_parquet
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
-from xr_nczarr.storage import Access, LocalStore, Location, Store, parse_url
+from xr_nczarr.storage import Access, LocalStore, Location, Store, parse_target
 from xr_nczarr.storage.open_store import open_url
 from xr_nczarr.storage.url import local_path, mask, split_name, split_query
 
@@ -32,42 +24,19 @@ _RECORDS = ".zmetadata"
 
 
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
-    """Open the reference set at a location, or return None if it is not a reference set.
+    """Open the reference set at a location for which `names_reference_set` returns True.
 
-    These locations are opened as reference sets:
+    Return None if it is a Zarr store whose name ends in ``.parq`` or ``.parquet``.
 
-    - a reference document, passed as a dictionary
-    - ``reference://`` with the `fo` storage option, or an fsspec ``ReferenceFileSystem``
-    - any URL that begins with ``reference::``
-    - any location with storage options that only reference sets use
-    - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
-      or ``.parquet``, unless it is known to be a folder
-
-    An existing local folder and the root of an fsspec mapper, for example, are known to be folders.
-    If such a folder contains the parquet files of a reference set, use `open_record_set`.
+    If an existing folder contains the parquet files of a reference set, `names_reference_set`
+    returns False. Such a folder is opened by `open_record_set`.
     """
-    url, explicit = location.url.removeprefix(PREFIX), is_explicit(location)
-    if not names_reference_set(location, access.options):
-        return None
     implied = {}
-    if explicit and location.filesystem is not None:  # fsspec has already read the document
+    if location.is_reference_set and location.filesystem is not None:
+        # fsspec has already read the document.
         implied = {"fo": location.filesystem.references, "fs": location.filesystem.fss}
     options = ReferenceOptions.of(access, **implied)
-    if explicit and not url:
-        if options.fo is None:
-            raise UnsupportedError(
-                'the storage option "fo" is missing; expected the path or URL of a reference set'
-            )
-        document = _document(parse_target(options.fo), options.target_protocol)
-    elif options.fo is not None:
-        raise ConflictError(
-            'the target and the storage option "fo" both name a reference set',
-            remedy='Leave out "fo", or pass "reference://" as the target',
-            store=mask(url),
-        )
-    else:
-        document = _document(replace(location, url=url), options.target_protocol)
-    document = replace(document, medium=document.medium or location.medium)
+    document = _locate_document(location, options)
     document.check_medium("s3")
     if document.url:
         with ErrorContext(store=mask(document.url)):
@@ -75,7 +44,8 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
                 return _open_at(document, options.at(document))
             except NotFoundError:
                 # A name that ends in .parq or .parquet may belong to a Zarr store instead.
-                if explicit or has_reference_options(access.options) or not is_parquet(url):
+                is_certain = location.is_reference_set or has_reference_options(access.options)
+                if is_certain or not is_parquet(location.url):
                     raise
                 return None
     if not isinstance(document.target, Mapping):
@@ -88,15 +58,31 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     return ReferenceStore(references, options.targets(None), "references")
 
 
-def _document(location: Location, protocol: str | None) -> Location:
-    """Return the location of the document, adding `protocol` to a URL that has none.
-
-    If `protocol` is None or a protocol for local files, the location is returned unchanged.
-    """
-    target = location.target
-    if not isinstance(target, str) or "://" in target or protocol in (None, "file", "local"):
-        return location
-    return parse_url(f"{protocol}://{target}")
+def _locate_document(location: Location, options: ReferenceOptions) -> Location:
+    """Return the location of a set's document, which may be in the `fo` storage option."""
+    document = location
+    if location.is_reference_set and not location.url:
+        if options.fo is None:
+            raise UnsupportedError(
+                'the storage option "fo" is missing; expected the path or URL of a reference set'
+            )
+        document = parse_target(options.fo)
+        if document.is_reference_set:
+            raise UnsupportedError(
+                'the storage option "fo" must not begin with "reference:"',
+                remedy="Pass the path or URL of a document. To open a group of the set, pass "
+                '"reference://group" as the target',
+            )
+    elif options.fo is not None:
+        raise ConflictError(
+            'the target and the storage option "fo" both name a reference set',
+            remedy='Leave out "fo", or pass "reference://" as the target',
+            store=mask(location.url),
+        )
+    text, protocol = document.target, options.target_protocol
+    if isinstance(text, str) and "://" not in text and protocol not in (None, "file", "local"):
+        document = parse_target(f"{protocol}://{text}")
+    return replace(document, medium=document.medium or location.medium)
 
 
 def open_record_set(
@@ -138,8 +124,6 @@ def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
 
     If the URL does not show whether it is a document or a folder, try both.
     """
-    if not options.access.trusted:
-        location.check_confined()
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]
     if location.folder or os.path.isdir(url):

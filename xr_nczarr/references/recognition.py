@@ -7,17 +7,11 @@ module of the package `references`.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from xr_nczarr.errors import UnsupportedError
-from xr_nczarr.storage.location import Location, parse_url
-from xr_nczarr.storage.url import is_filesystem, mask, split_query
-
-PREFIX = "reference::"
-_LINK = re.compile("reference:(?://|:)")
+from xr_nczarr.storage.location import Location
+from xr_nczarr.storage.url import split_query
 
 _JSON_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _PARQUET_SUFFIXES = (".parq", ".parquet")
@@ -26,69 +20,26 @@ _PARQUET_SUFFIXES = (".parq", ".parquet")
 _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", "allow")
 
 
-def parse_target(target: object) -> Location:
-    """Parse a path, a URL or an object that may name a reference set.
-
-    A target such as ``reference://group::document`` names a reference set explicitly. For such a
-    target, `Location.url` consists of ``reference::`` and the URL of the document, `Location.group`
-    is the group named in the URL, and `Location.target` is the document. Other targets are parsed
-    by `parse_url`.
-    """
-    if is_filesystem(getattr(target, "fs", None)):
-        _check_saved(target)
-    url = os.fsdecode(target) if isinstance(target, str | os.PathLike) else ""
-    link, _, document = url.partition("::")
-    if _LINK.match(url) and document and not document.startswith("#"):
-        location = parse_url(document)
-        location = replace(location, url=PREFIX + location.url, group=_group(link))
-    else:
-        location = parse_url(target)
-        if _LINK.match(location.url):  # also fsspec's ReferenceFileSystem
-            groups = filter(None, (_group(location.url), location.group))
-            location = replace(location, url=PREFIX, group="/".join(groups))
-    links = [link.partition("://")[0] for link in location.url.split("::")]
-    if location.path is None and "reference" in links[1:-1]:
-        raise UnsupportedError(
-            "reference:// must come first in a chained URL",
-            remedy="Move it to the beginning of the URL, or leave it out",
-            store=mask(location.url),
-        )
-    return location
-
-
-def _check_saved(mapper: Any) -> None:
-    # fsspec's LazyReferenceMapper keeps new references in memory until flush() is called.
-    if getattr(mapper, "_items", {}).keys() - {".zmetadata"}:
-        raise UnsupportedError(
-            "the reference mapper has unsaved changes",
-            remedy="Call flush() on the mapper first",
-            store=mask(mapper.fs.unstrip_protocol(mapper.root)),
-        )
-
-
-def _group(link: str) -> str:
-    """Return the group named in the first link of a chained URL.
-
-    For ``reference://a::set.json``, `link` is ``reference://a``, and the result is ``a``.
-    """
-    return link.removeprefix("reference").lstrip(":").strip("/")
-
-
-def is_explicit(location: Location) -> bool:
-    """Return whether a target names a reference set explicitly; see `parse_target`."""
-    return location.url.startswith(PREFIX)
-
-
 def names_reference_set(location: Location, options: Mapping[str, Any]) -> bool:
     """Return whether a target appears to be a reference set, without opening it.
 
-    For a dictionary, the decision is based only on its values. For a path or URL, it is based only
-    on the prefix, the suffix, the storage options, and whether the target is known to be a folder.
+    These locations appear to be reference sets:
+
+    - a reference document, passed as a dictionary. Only its values are inspected
+    - ``reference://`` with the `fo` storage option, or an fsspec ``ReferenceFileSystem``
+    - any URL that begins with ``reference::``
+    - any path or URL with storage options that only reference sets use
+    - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
+      or ``.parquet``, unless it is known to be a folder
+
+    An existing local folder and the root of an fsspec mapper, for example, are known to be folders.
     """
+    if location.is_reference_set:
+        return True
     if not location.url:
         values = location.target.values() if isinstance(location.target, dict) else ()
         return any(isinstance(value, str | list | tuple | Mapping) for value in values)
-    if is_explicit(location) or has_reference_options(options):
+    if has_reference_options(options):
         return True
     if location.folder or (location.path is not None and os.path.isdir(location.path)):
         return False

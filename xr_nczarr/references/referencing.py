@@ -29,13 +29,14 @@ from xr_nczarr.references.entries import Reference, is_metadata
 from xr_nczarr.references.opening import open_record_set, open_references, record_document
 from xr_nczarr.references.parquet import render_parquet_references
 from xr_nczarr.references.parse import is_reference_document
-from xr_nczarr.references.recognition import is_parquet, parse_target
+from xr_nczarr.references.recognition import is_parquet, names_reference_set
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.render import collect_references, portable, render_collected
-from xr_nczarr.storage import Access, ByteRange, LocalStore, Location, RemoteStore, Store, parse_url
-from xr_nczarr.storage.open_store import open_store, open_url
+from xr_nczarr.storage import Access, ByteRange, LocalStore, RemoteStore, Store
+from xr_nczarr.storage.location import Location, parse_target
+from xr_nczarr.storage.open_store import merge_options, open_store, open_url
 from xr_nczarr.storage.store import Address
-from xr_nczarr.storage.url import local_path, mask, merge_options, split_name
+from xr_nczarr.storage.url import mask, split_name
 
 _BATCH_KEYS = 1024
 _COMPRESSED_SUFFIXES = {".json.gz": "gzip", ".json.zst": "zstd", ".json.zstd": "zstd"}
@@ -143,8 +144,13 @@ def write(
     >>> import xr_nczarr.references
     >>> xr_nczarr.references.write("forecast.zip", "forecast.json")  # doctest: +SKIP
     """
-    location = parse_url(target)
+    location = parse_target(target)
     url = location.url.rstrip("/")
+    if location.group:
+        raise UnsupportedError(
+            f"the target must be a whole reference set, not the group {quote(location.group)!r}",
+            remedy="Leave out the group",
+        )
     if generators and is_parquet(url):
         raise UnsupportedError(
             'parquet files cannot contain generators ("gen")',
@@ -159,7 +165,7 @@ def write(
     members = 0
     if is_parquet(url):
         items = render_parquet_references(references, record_size=record_size)
-        _put_directory(_folder(url, options), items)
+        _put_directory(open_url(url, options), items)
     else:
         folder, name = split_name(url)
         document = render_collected(references, generators=generators)
@@ -167,7 +173,7 @@ def write(
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
         # In Python, surrogates represent the undecodable bytes of file names. In JSON, they must be
         # escape sequences.
-        _put_document(_folder(folder, options), name, text.encode(errors="backslashreplace"))
+        _put_document(open_url(folder, options), name, text.encode(errors="backslashreplace"))
     counts = references.chunk_counts()
     return WrittenReferences(
         target=mask(url), references=sum(counts.values()), arrays=len(counts), generators=members
@@ -187,14 +193,12 @@ def _open_source(location: Location, access: Access) -> Store:
             f"the source must be a store, not the group {quote(location.group)!r}",
             remedy="Pass the store itself instead of one of its groups",
         )
-    store = open_references(location, access) or open_store(location, access)
+    store: Store | None = None
+    if names_reference_set(location, access.options):
+        store = open_references(location, access)
+    store = store or open_store(location, access)
     document = None if isinstance(store, ReferenceStore) else record_document(store)
     return store if document is None else open_record_set(location, store, document, access)
-
-
-def _folder(url: str, options: Mapping[str, Any]) -> LocalStore | RemoteStore:
-    path = local_path(url)
-    return open_url(url, options) if path is None else LocalStore(path)
 
 
 def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) -> None:

@@ -10,16 +10,12 @@ from typing import Any
 from xr_nczarr.errors import UnsupportedError, quote
 from xr_nczarr.references.policy import ReferenceTrust, origin_of
 from xr_nczarr.references.targets import Targets
-from xr_nczarr.storage.location import Location
-from xr_nczarr.storage.open_store import DEFAULT_ACCESS, Access
+from xr_nczarr.storage.location import Location, absolute_path
+from xr_nczarr.storage.open_store import DEFAULT_ACCESS, Access, is_protocol, merge_options
 from xr_nczarr.storage.trust import is_below
 from xr_nczarr.storage.url import (
     CACHES,
-    absolute_path,
-    is_filesystem,
-    is_protocol,
     local_path,
-    merge_options,
     plain_filesystem,
     protocol_names,
 )
@@ -204,7 +200,7 @@ class ReferenceOptions:
         below = [
             (prefix, options)
             for prefix, options in prefixes
-            if is_below(f"{folder}/", prefix) and not is_filesystem(options)
+            if is_below(f"{folder}/", prefix) and isinstance(options, Mapping)
         ]
         if not below:
             return self.same_origin_options
@@ -219,11 +215,12 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
     """
     if fs is None:
         return {}, None
+    from fsspec import AbstractFileSystem
     from fsspec.implementations.dirfs import DirFileSystem
 
     by_protocol: dict[Any, Any] = dict(fs) if isinstance(fs, Mapping) else {None: fs}
     for name, value in by_protocol.items():
-        if is_filesystem(value) and not isinstance(value, DirFileSystem):
+        if isinstance(value, AbstractFileSystem) and not isinstance(value, DirFileSystem):
             by_protocol[name], _ = plain_filesystem(value, "")
         elif name is None or not isinstance(value, Mapping):
             raise UnsupportedError(

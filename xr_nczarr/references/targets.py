@@ -18,12 +18,13 @@ from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.keys import is_plain_key
 from xr_nczarr.storage.local import LocalStore
+from xr_nczarr.storage.location import absolute_path
 from xr_nczarr.storage.remote import RemoteStore
 from xr_nczarr.storage.remote_client import Rules
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.trust import is_below
-from xr_nczarr.storage.url import absolute_path, canonical, is_rooted, local_path, normalize
+from xr_nczarr.storage.url import canonical, is_rooted, local_path, normalize
 
 _MAX_FILE_BYTES = 1 << 62
 _BUCKETS = ("s3", "gs")

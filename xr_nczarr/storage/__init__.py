@@ -21,7 +21,7 @@ from xr_nczarr.storage.keys import (
     name_collisions,
 )
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.location import Location, parse_url
+from xr_nczarr.storage.location import Location, parse_target
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.open_store import Access
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Read, Versioned
@@ -59,5 +59,5 @@ __all__ = [
     "name_collisions",
     "page_error",
     "page_in",
-    "parse_url",
+    "parse_target",
 ]

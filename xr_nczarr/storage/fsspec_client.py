@@ -56,6 +56,8 @@ class FsspecClient(FsspecReader):
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules, trust)
+        if trust is not None:
+            trust.check_filesystem(filesystem, url)
         return cls(synchronous(filesystem), filesystem._strip_protocol(url), rules)
 
     def __reduce__(self) -> tuple[Any, ...]:

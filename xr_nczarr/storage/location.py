@@ -5,50 +5,43 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from xr_nczarr.errors import (
-    ConflictError,
-    MetadataError,
-    quote,
-)
-from xr_nczarr.storage.fsspec_client import FsspecClient
-from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.obstore_client import ObstoreClient
-from xr_nczarr.storage.remote import RemoteStore
-from xr_nczarr.storage.remote_client import Rules
-from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.store import Store
-from xr_nczarr.storage.trust import symlink_error
+from xr_nczarr.errors import ConflictError, MetadataError, UnsupportedError, quote
 from xr_nczarr.storage.url import (
-    absolute_path,
-    is_filesystem,
     is_local_filesystem,
     local_path,
     mask,
     normalize,
     plain_filesystem,
-    wraps_local_filesystem,
 )
 
 Medium = Literal["file", "zip", "s3"]
 UrlFormat = Literal["nczarr", "zarr"]
 
-# The words that ``mode=`` may contain: at most one from each line.
-_CHOICES = {
-    "format": ("nczarr", "zarr"),
-    "medium": ("file", "zip", "s3"),
-    "xarray": ("xarray", "noxarray"),
-    "zarr_format": ("v1", "v2", "v3"),
-    "consolidated": ("consolidated",),
+# The words that ``mode=`` may contain, each with the attribute of `Location` that it sets.
+_MODES: Mapping[str, tuple[str, Any]] = {
+    "nczarr": ("format", "nczarr"),
+    "zarr": ("format", "zarr"),
+    "file": ("medium", "file"),
+    "zip": ("medium", "zip"),
+    "s3": ("medium", "s3"),
+    "xarray": ("xarray", True),
+    "noxarray": ("xarray", False),
+    "v1": ("zarr_format", "1"),
+    "v2": ("zarr_format", "2"),
+    "v3": ("zarr_format", "3"),
+    "consolidated": ("consolidated", True),
 }
-_WORDS = [word for words in _CHOICES.values() for word in words]
 _PROFILE = ("awsprofile", "aws.profile")
 
-# fsspec's protocols for archives. Symbolic links within an archive cannot point outside it.
-_ARCHIVES = ("zip", "tar", "libarchive")
+# The beginning of a URL that names a reference set: ``reference::`` or ``reference://group::``.
+_REFERENCE_LINK = re.compile("(?=reference:(?://|:))reference(?:://(?P<group>.*?))?(?:::|(?=#)|$)")
+
+V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
+"""The packages whose stores support only Zarr v3 and raise errors for any other keys."""
 
 # Host names of Amazon S3. The bucket is either in the path or at the start of the host name.
 _AMAZON = re.compile(
@@ -75,9 +68,13 @@ class Location:
     xarray
         True if the fragment requests ``_ARRAY_DIMENSIONS`` (``xarray``), or False if it rejects
         them (``noxarray``). None means that the fragment contains neither word.
+    is_reference_set
+        Whether the target names a reference set explicitly, as ``reference://`` URLs do. If so,
+        `url` is the URL of the set's document. It is empty if the storage options or `filesystem`
+        contain the document.
     group
-        Path of the group, if the target is a ``zarr.Group``. Empty for the root group and for any
-        other target.
+        Path of the group, if the target is a ``zarr.Group`` or a URL that begins with
+        ``reference://group``. Empty for the root group and for any other target.
     storage_options
         fsspec storage options implied by the fragment and the host name of the URL.
     filesystem
@@ -87,15 +84,18 @@ class Location:
     read_only
         Whether the target is a store object that was opened read-only.
     target
-        The path, URL or object that the caller passed.
+        The path, URL or object that the caller passed. For a URL such as ``reference::document``,
+        it is the document. For a store that is accessed through its own package, it is a
+        `StoreObject`.
     """
 
-    url: str
+    url: str = ""
     medium: Medium | None = None
     format: UrlFormat | None = None
     zarr_format: str | None = None
     consolidated: bool | None = None
     xarray: bool | None = None
+    is_reference_set: bool = False
     group: str = ""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     filesystem: Any = None
@@ -123,78 +123,59 @@ class Location:
                 store=mask(self.url) or None,
             )
 
-    def check_confined(self) -> None:
-        """Check that fsspec will not follow symbolic links out of a local folder.
-
-        Raises
-        ------
-        RefusedError
-            If fsspec, which follows all symbolic links, would read a local folder. For example,
-            it does so for ``simplecache::`` and ``dir::`` URLs.
-        """
-        *links, last = self.url.split("::")
-        is_read_by_fsspec = bool(links) and links[-1].partition("://")[0] not in _ARCHIVES
-        is_local = is_read_by_fsspec and local_path(last) is not None
-        if is_local or wraps_local_filesystem(self.filesystem):
-            raise symlink_error(self.url)
-
     @property
     def in_bucket(self) -> bool:
         """Whether the URL, or the last URL of a chain, names an S3 bucket."""
         return normalize(self.url.rpartition("::")[2]).startswith("s3://")
 
 
-def parse_url(target: object) -> Location:
+class StoreObject(NamedTuple):
+    """A folder in a store from obstore or zarr-python, which is accessed through that package.
+
+    `unwrapped` is the location of the same objects outside zarr-python. It is None if only
+    zarr-python can access them.
+    """
+
+    store: Any
+    path: str
+    unwrapped: Location | None = None
+
+
+def parse_target(target: object) -> Location:
     """Parse a path, a URL, an NCZarr URL, or a store object into a location.
 
     The URL fragment uses netCDF-C syntax: ``#mode=nczarr,zip&awsprofile=name``. In the path
     of an existing local file or directory, a ``#`` does not start a fragment. A leading ``~``
-    stands for the home directory.
+    stands for the home directory. A `Location` is returned unchanged.
 
     Raises
     ------
     MetadataError
         If the URL is empty, or if settings in its fragment are unknown, conflict with each other,
         or do not apply to the rest of the URL.
+    UnsupportedError
+        If ``reference://`` is not the first part of a chained URL, or if the target is a reference
+        mapper with unsaved changes.
 
     Examples
     --------
-    >>> parse_url("https://s3.eu-west-1.amazonaws.com/bucket/x.zarr#mode=nczarr,s3").url
+    >>> parse_target("https://s3.eu-west-1.amazonaws.com/bucket/x.zarr#mode=nczarr,s3").url
     's3://bucket/x.zarr'
     """
-    location = _location(target)
-    return replace(location, target=target) if location.target is None else location
-
-
-def _location(target: object) -> Location:
+    if isinstance(target, Location):
+        return target
     packages = defining_packages(target)
-    if "obstore" in packages:
-        return _locate_obstore_store(target, "")
-    if "zarr" in packages:
-        return _locate_zarr_object(target)
-    if isinstance(target, dict) and "zarr" in defining_packages(next(iter(target.values()), None)):
-        return _locate_zarr_dict(target)
-    if is_filesystem(getattr(target, "fs", None)):
-        return _locate_filesystem(target)
-    if not isinstance(target, str | os.PathLike):
-        return Location("")
-    url = os.path.expanduser(os.fsdecode(target))  # xarray expands paths in the same way
-    if os.path.lexists(url):
-        return Location(absolute_path(url))
-    url, options = _split_fragment(url)
-    if not url:
-        raise MetadataError("the path or URL is empty", remedy="Pass '.' for the current folder")
-    chosen: dict[str, Any] = _parse_mode(options.get("mode", ""), url)
-    place = _locate_url(url, chosen.get("medium"))
-    return replace(
-        place,
-        medium=chosen.get("medium", place.medium),
-        format=chosen.get("format", "zarr" if "xarray" in chosen else None),
-        zarr_format=chosen["zarr_format"].removeprefix("v") if "zarr_format" in chosen else None,
-        consolidated=True if "consolidated" in chosen else None,
-        xarray=chosen["xarray"] == "xarray" if "xarray" in chosen else None,
-        storage_options={**_profile_options(options, place), **place.storage_options},
-    )
+    if "zarr" in packages or _holds_buffers(target):
+        location = _locate_zarr_object(target)
+    elif "obstore" in packages:
+        location = _locate_obstore_store(target, "")
+    elif "fsspec" in defining_packages(getattr(target, "fs", None)):
+        location = _locate_fsspec_object(target)
+    elif isinstance(target, str | os.PathLike):
+        location = _parse_text(os.fsdecode(target))
+    else:
+        location = Location()
+    return replace(location, target=target) if location.target is None else location
 
 
 def defining_packages(instance: object) -> set[str]:
@@ -202,12 +183,153 @@ def defining_packages(instance: object) -> set[str]:
     return {kind.__module__.partition(".")[0] for kind in type(instance).__mro__}
 
 
+def absolute_path(path: str) -> str:
+    """Return the absolute form of a path, with ``/`` as the separator.
+
+    All local paths in this package have this form.
+    """
+    return os.path.abspath(path).replace(os.sep, "/")
+
+
+# ---- Objects from other packages
+
+
+def _holds_buffers(target: object) -> bool:
+    """Return whether zarr-python has filled a dict with its own ``Buffer`` objects.
+
+    Such a dict is accessed through zarr-python, because zarr-python cannot read plain bytes.
+    """
+    value = next(iter(target.values()), None) if isinstance(target, dict) else None
+    return "zarr" in defining_packages(value)
+
+
+def _locate_zarr_object(target: Any) -> Location:
+    """Return the location of a zarr-python store, path or group, or of a dict of its buffers."""
+    import zarr  # imported only if the caller passed one of its objects
+    from zarr.abc.store import Store
+    from zarr.storage import MemoryStore, StorePath
+
+    if isinstance(target, zarr.Group):
+        location = _locate_zarr_store(target.store, "")
+        groups = filter(None, (location.group, target.path.strip("/")))
+        return replace(location, group="/".join(groups))
+    if isinstance(target, StorePath):
+        return _locate_zarr_store(target.store, target.path)
+    if isinstance(target, dict):
+        return _locate_zarr_store(MemoryStore(target), "")
+    return _locate_zarr_store(target, "") if isinstance(target, Store) else Location()
+
+
+def _locate_zarr_store(store: Any, path: str) -> Location:
+    """Return the location of a folder in a zarr-python store.
+
+    Where possible, this package accesses the data with its own store classes instead of through
+    zarr-python, because these classes make writes durable, check responses and retry requests.
+    """
+    from fsspec import FSMap
+    from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
+
+    inner = innermost(store)
+    location = None
+    if isinstance(inner, LocalStore):
+        location = Location(absolute_path(str(inner.root / path)), folder=True)
+    elif isinstance(inner, FsspecStore):
+        root = "/".join(filter(None, (inner.path.rstrip("/"), path)))
+        location = _locate_fsspec_object(FSMap(root, inner.fs))
+    elif isinstance(inner, ObjectStore):
+        location = _locate_obstore_store(inner.store, path)
+    elif type(store) is ZipStore and store.read_only and not path:
+        location = Location(absolute_path(str(store.path)))
+    # Wrappers and subclasses may change what a store returns.
+    if location is None or type(store) not in (LocalStore, FsspecStore, ObjectStore, ZipStore):
+        version = "3" if defining_packages(inner) & V3_PACKAGES else None
+        location = Location(zarr_format=version, target=StoreObject(store, path, location))
+    return replace(location, read_only=bool(store.read_only))
+
+
+def innermost(store: Any) -> Any:
+    """Return the store within zarr-python's wrappers, such as `LoggingStore`."""
+    from zarr.storage import WrapperStore
+
+    while isinstance(store, WrapperStore):
+        store = store._store
+    return store
+
+
+def _locate_obstore_store(store: Any, path: str) -> Location:
+    is_local = type(store).__name__ == "LocalStore"
+    if is_local and (store.prefix is not None or os.sep == "/"):  # Windows has no root folder
+        return Location(absolute_path(os.path.join(store.prefix or "/", path)), folder=True)
+    return Location(target=StoreObject(store, path))
+
+
+def _locate_fsspec_object(target: Any) -> Location:
+    """Return the location of an fsspec mapper, an fsspec OpenFile, or a universal_pathlib path."""
+    folder = isinstance(target, Mapping)
+    path = getattr(target, "root" if folder else "path", None)
+    if not isinstance(path, str):
+        return Location()
+    # fsspec's LazyReferenceMapper keeps new references in memory until flush() is called.
+    if getattr(target, "_items", {}).keys() - {".zmetadata"}:
+        raise UnsupportedError(
+            "the reference mapper has unsaved changes",
+            remedy="Call flush() on the mapper first",
+            store=mask(target.fs.unstrip_protocol(path)),
+        )
+    filesystem, path = plain_filesystem(target.fs, target.fs._strip_protocol(path))
+    if is_local_filesystem(filesystem):
+        return Location(absolute_path(path), folder=folder)
+    url = filesystem.unstrip_protocol(path)
+    if not url.startswith("reference://"):
+        return Location(url, filesystem=filesystem, folder=folder)
+    group = url.removeprefix("reference://").strip("/")
+    return Location(is_reference_set=True, group=group, filesystem=filesystem, folder=folder)
+
+
+# ---- Paths and URLs
+
+
+def _parse_text(text: str) -> Location:
+    reference = _REFERENCE_LINK.match(text)
+    if reference is not None:
+        document = text[reference.end() :]
+        group = (reference["group"] or "").strip("/")
+        location = _parse_url(document)
+        return replace(location, is_reference_set=True, group=group, target=document)
+    location = _parse_url(text)
+    if not location.url:
+        raise MetadataError("the path or URL is empty", remedy="Pass '.' for the current folder")
+    return location
+
+
+def _parse_url(text: str) -> Location:
+    """Parse a path or a URL that does not begin with ``reference:``. The URL may be empty."""
+    url = os.path.expanduser(text)  # xarray expands paths in the same way
+    if os.path.lexists(url):
+        return Location(absolute_path(url))
+    url, words, options = _split_fragment(url)
+    settings = _parse_modes(words, url)
+    if "xarray" in settings:
+        settings.setdefault("format", "zarr")
+    place = _locate_url(url, settings.get("medium")) if url else Location()
+    storage_options = {**_profile_options(options, place), **place.storage_options}
+    return replace(place, **settings, storage_options=storage_options)
+
+
 def _locate_url(url: str, medium: Medium | None) -> Location:
-    if _is_local(url):
-        return Location(_local_path(url))
+    path = _local_path(url)
+    if path is not None:
+        return Location(path)
     link, _, rest = url.partition("::")
-    if link in ("zip", "zip://") and _is_local(rest):
-        return Location(_local_path(rest), medium="zip")
+    path = _local_path(rest) if link in ("zip", "zip://") else None
+    if path is not None:
+        return Location(path, medium="zip")
+    if "reference" in [part.partition("://")[0] for part in url.split("::")[:-1]]:
+        raise UnsupportedError(
+            "reference:// must come first in a chained URL",
+            remedy="Move it to the beginning of the URL, or leave it out",
+            store=mask(url),
+        )
     if medium != "s3" and not url.startswith("s3://"):
         return Location(url)
     url, storage_options = _s3_url(url)
@@ -226,169 +348,70 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
     return {} if name is None else {"profile": options[name]}
 
 
-def _locate_filesystem(target: Any) -> Location:
-    """Return the location of an fsspec mapper, an fsspec OpenFile, or a universal_pathlib path."""
-    filesystem, folder = target.fs, isinstance(target, Mapping)
-    path = getattr(target, "root" if folder else "path", None)
-    if not isinstance(path, str):
-        return Location("")
-    filesystem, path = plain_filesystem(filesystem, filesystem._strip_protocol(path))
-    if is_local_filesystem(filesystem):
-        return Location(absolute_path(path), folder=folder)
-    return Location(filesystem.unstrip_protocol(path), filesystem=filesystem, folder=folder)
+def _split_fragment(url: str) -> tuple[str, list[str], dict[str, str]]:
+    """Split a URL into the part before the fragment, the words of ``mode=``, and the other keys.
 
-
-def _locate_zarr_object(target: Any) -> Location:
-    """Return the location of a zarr-python store, path or group.
-
-    Where possible, this package accesses the data with its own store classes instead of through
-    zarr-python, because these classes make writes durable, check responses and retry requests.
-    """
-    import zarr  # imported only if the caller passed one of its objects
-    from zarr.abc.store import Store as ZarrStore
-    from zarr.storage import StorePath
-
-    if isinstance(target, zarr.Group):
-        return replace(_locate_zarr_store(target.store, ""), group=target.path.strip("/"))
-    if isinstance(target, StorePath):
-        return _locate_zarr_store(target.store, target.path)
-    if isinstance(target, ZarrStore):
-        return _locate_zarr_store(target, "")
-    return Location("")
-
-
-def _locate_zarr_store(store: Any, path: str) -> Location:
-    from zarr.storage import FsspecStore, ObjectStore, ZipStore
-    from zarr.storage import LocalStore as ZarrLocalStore
-
-    from xr_nczarr.storage.zarr_python_client import ZarrPythonClient, innermost
-
-    if type(store) is ZipStore and store.read_only and not path:
-        location = Location(absolute_path(str(store.path)))
-    elif type(store) in (ZarrLocalStore, FsspecStore, ObjectStore):
-        location = _locate_underlying_objects(store, path)
-    else:  # subclasses and wrappers may change what a store returns
-        unwrapped = _store_at(_locate_underlying_objects(innermost(store), path))
-        client = ZarrPythonClient(store, path, unwrapped)
-        # icechunk supports only Zarr v3.
-        version = "3" if client.v3_only else None
-        location = Location("", zarr_format=version, target=RemoteStore(client))
-    return replace(location, read_only=bool(store.read_only))
-
-
-def _locate_underlying_objects(store: Any, path: str) -> Location:
-    """Return where to access the objects of a zarr-python store without zarr-python.
-
-    The location is empty if only zarr-python can access them, as for a store in memory.
-    """
-    from fsspec import FSMap
-    from zarr.storage import FsspecStore, ObjectStore
-    from zarr.storage import LocalStore as ZarrLocalStore
-
-    if isinstance(store, ZarrLocalStore):
-        return Location(absolute_path(str(store.root / path)), folder=True)
-    if isinstance(store, FsspecStore):
-        root = "/".join(filter(None, (store.path.rstrip("/"), path)))
-        return _locate_filesystem(FSMap(root, store.fs))
-    if isinstance(store, ObjectStore):
-        return _locate_obstore_store(store.store, path)
-    return Location("")
-
-
-def _store_at(location: Location) -> Store | None:
-    """Return the store at a location, or None for an empty location."""
-    if location.path is not None:
-        return LocalStore(location.path)
-    if location.filesystem is not None:
-        return RemoteStore(FsspecClient.within(location.filesystem, location.url))
-    store: Store | None = location.target
-    return store
-
-
-def _locate_zarr_dict(objects: dict[str, Any]) -> Location:
-    """Return the location of a dict that zarr-python filled with its own ``Buffer`` objects.
-
-    Writes go through zarr-python so that every value remains a ``Buffer``: zarr-python cannot read
-    plain bytes from a dict.
-    """
-    from zarr.storage import MemoryStore
-
-    return _locate_zarr_store(MemoryStore(objects), "")
-
-
-def _locate_obstore_store(store: Any, path: str) -> Location:
-    is_local = type(store).__name__ == "LocalStore"
-    if is_local and (store.prefix is not None or os.sep == "/"):  # Windows has no root folder
-        return Location(absolute_path(os.path.join(store.prefix or "/", path)), folder=True)
-    rules = Rules(retry=Retry(attempts=1))  # the caller's store already retries requests
-    return Location("", target=RemoteStore(ObstoreClient(store, path, rules)))
-
-
-def _split_fragment(url: str) -> tuple[str, dict[str, str]]:
-    """Split a URL into the part before the fragment and a dict of the fragment's keys and values.
-
-    A word without a key is added to the value of ``mode``. For example, ``#zip`` means
-    ``#mode=zip``.
+    A word without a key also belongs to ``mode``. For example, ``#zip`` means ``#mode=zip``.
     """
     base, mark, fragment = url.rpartition("#")
-    if not mark:
-        return url, {}
     pairs = [pair.partition("=") for pair in fragment.split("&") if pair]
-    if _is_local(base) and not any(sign or name in _WORDS for name, sign, _ in pairs):
-        return url, {}
+    is_fragment = _local_path(base) is None or any(
+        sign or name in _MODES for name, sign, _ in pairs
+    )
+    if not mark or not is_fragment:
+        return url, [], {}
+    words: list[str] = []
     options: dict[str, str] = {}
     for name, sign, value in pairs:
-        if sign and name not in ("mode", *_PROFILE):
+        if not sign or name == "mode":
+            words += (value if sign else name).lower().split(",")
+        elif name in _PROFILE:
+            options[name] = value
+        else:
             raise MetadataError(
                 f"unknown key {quote(repr(name))} in the URL fragment",
                 remedy=f"Use one of these keys: mode, {', '.join(_PROFILE)}",
                 store=mask(base),
             )
-        if sign and name != "mode":
-            options[name] = value
-        else:
-            options["mode"] = f"{options.get('mode', '')},{value if sign else name}"
-    return base, options
+    return base, [word.strip() for word in words if word.strip()], options
 
 
-def _parse_mode(mode: str, url: str) -> dict[str, str]:
-    """Parse the value of ``mode=`` into a dict of settings.
+def _parse_modes(words: Sequence[str], url: str) -> dict[str, Any]:
+    """Parse the words of ``mode=`` into attributes of `Location`.
 
-    For example, ``nczarr,zip`` becomes ``{"format": "nczarr", "medium": "zip"}``.
+    For example, ``nczarr`` and ``zip`` become ``{"format": "nczarr", "medium": "zip"}``.
     """
-    chosen: dict[str, str] = {}
-    for word in filter(None, (part.strip().lower() for part in mode.split(","))):
-        choice = next((name for name, words in _CHOICES.items() if word in words), None)
-        if choice is None:
+    settings: dict[str, Any] = {}
+    for word in words:
+        if word not in _MODES:
             raise MetadataError(
                 f"unknown mode {quote(repr(word))} in the URL fragment",
-                remedy=f"Use one of these modes: {', '.join(_WORDS)}",
+                remedy=f"Use one of these modes: {', '.join(_MODES)}",
                 store=mask(url),
             )
-        other = chosen.setdefault(choice, word)
-        if other != word:
+        name, value = _MODES[word]
+        if settings.setdefault(name, value) != value:
+            choices = [choice for choice in _MODES if _MODES[choice][0] == name]
+            other = next(choice for choice in choices if _MODES[choice][1] == settings[name])
             raise MetadataError(
                 f"the URL fragment contains the contradictory modes {other} and {word}",
-                remedy=f"Use only one of these modes: {', '.join(_CHOICES[choice])}",
+                remedy=f"Use only one of these modes: {', '.join(choices)}",
                 store=mask(url),
             )
-    return chosen
+    return settings
 
 
-def _is_local(url: str) -> bool:
-    # There are no stores in data URLs, but a new store may be named "data:x".
-    return url.startswith("data:") or local_path(url) is not None
-
-
-def _local_path(url: str) -> str:
-    """Return the absolute path for a path or a ``file:`` URL.
+def _local_path(url: str) -> str | None:
+    """Return the absolute path for a path or a ``file:`` URL, or None for any other URL.
 
     Percent-encoded characters in a URL are decoded, unless a file with the encoded name exists.
     """
-    if not url.lower().startswith(("file:", "local:")):
-        return absolute_path(url)
-    path = str(local_path(url))
-    if "%" in path and not os.path.lexists(path):
+    # There are no stores in data URLs, but a new store may be named "data:x".
+    path = url if url.startswith("data:") else local_path(url)
+    if path is None:
+        return None
+    is_url = url.lower().startswith(("file:", "local:"))
+    if is_url and "%" in path and not os.path.lexists(path):
         path = urllib.parse.unquote(path)
     return absolute_path(path)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import partial
 from inspect import signature
+from itertools import pairwise
 from typing import Any, get_args
 
 from xr_nczarr.errors import (
@@ -22,19 +22,19 @@ from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.location import Location, Medium, defining_packages
+from xr_nczarr.storage.location import Location, Medium, StoreObject, defining_packages
 from xr_nczarr.storage.memory import MemoryStore
+from xr_nczarr.storage.obstore_client import ObstoreClient
 from xr_nczarr.storage.remote import RemoteStore
-from xr_nczarr.storage.remote_client import Rules
+from xr_nczarr.storage.remote_client import RemoteClient, Rules
 from xr_nczarr.storage.retries import CHECK_PERMISSIONS, Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.trust import ConfinedTrust
 from xr_nczarr.storage.url import (
     CACHES,
-    is_protocol,
+    local_path,
     mask,
-    merge_options,
     split_name,
     split_query,
 )
@@ -137,33 +137,26 @@ def open_store(
     UnsupportedError
         If the target is not a store, or an option has no effect.
     RefusedError
-        If the location is untrusted and its symbolic links cannot be checked.
+        If the location is untrusted, and fsspec would follow its symbolic links.
     """
-    if not access.trusted:
-        location.check_confined()
-    if not location.url:
-        _check_unused(access.options, location)
-        return _open_object(location.target)
-    max_bytes = access.max_object_bytes
     if location.path is not None:
-        local = LocalStore(location.path, access.sync, must_exist, access.trusted, max_bytes)
-        # fsspec is not used for local files, because it overwrites them in place: if a write is
-        # killed, a truncated file remains.
+        local = _local_store(location.path, access, must_exist=must_exist)
         return local if location.folder else _open_local(location, local)
-    connect = partial(open_url, access=access, filesystem=location.filesystem)
-    if location.filesystem is None:
+    if location.filesystem is not None:
+        _check_unused(access.options, location)
+        open_at = open_url if location.folder else _open_chain
+        return open_at(location.url, {}, access, filesystem=location.filesystem)
+    if location.url:
         options = merge_options(location.storage_options, access.options)
-        return _open_remote(_checked_url(location, access.options), options, connect, max_bytes)
+        return _open_chain(_checked_url(location, access.options), options, access)
     _check_unused(access.options, location)
-    if location.folder:
-        return connect(location.url, {})
-    return _open_remote(location.url, {}, connect, max_bytes)
+    return _open_object(location.target)
 
 
 def open_url(
     url: str, options: Mapping[str, Any], access: Access = DEFAULT_ACCESS, *, filesystem: Any = None
-) -> RemoteStore:
-    """Open the folder at an fsspec URL, without making a request.
+) -> LocalStore | RemoteStore:
+    """Open the folder at a path or an fsspec URL, without making a request.
 
     Parameters
     ----------
@@ -172,6 +165,10 @@ def open_url(
     filesystem
         The filesystem to use. If it is None, the URL and `options` determine the client.
     """
+    path = local_path(url)
+    if path is not None:
+        _check_unused(options)
+        return _local_store(path, access)
     rules = Rules(
         retry=access.retry,
         missing_status=access.missing_status,
@@ -181,6 +178,15 @@ def open_url(
     if filesystem is not None:
         return RemoteStore(FsspecClient.within(filesystem, url, rules, trust))
     return RemoteStore(connection(url, options, rules, trust))
+
+
+def _local_store(path: str, access: Access, *, must_exist: bool = False) -> LocalStore:
+    """Return the store for a local directory.
+
+    fsspec is not used for local files, because it overwrites them in place: if a write is killed, a
+    truncated file remains. It also follows all symbolic links.
+    """
+    return LocalStore(path, access.sync, must_exist, access.trusted, access.max_object_bytes)
 
 
 def _open_local(location: Location, local: LocalStore) -> Store:
@@ -269,6 +275,8 @@ def _kind_of_file(path: str) -> str:
 
 
 def _open_object(target: Any) -> Store:
+    if isinstance(target, StoreObject):
+        return RemoteStore(_client_of(target))
     # An xarray Dataset is a mapping too, but of names to arrays.
     if isinstance(target, Mapping) and "xarray" not in defining_packages(target):
         return MemoryStore(target)
@@ -279,6 +287,17 @@ def _open_object(target: Any) -> Store:
         remedy="Pass a path, a URL, a mapping, an fsspec mapper, an open fsspec file, or a store "
         "of zarr-python, obstore or Icechunk (for example, session.store)",
     )
+
+
+def _client_of(target: StoreObject) -> RemoteClient:
+    store, path, unwrapped = target
+    if "obstore" in defining_packages(store):
+        rules = Rules(retry=Retry(attempts=1))  # the caller's store already retries requests
+        return ObstoreClient(store, path, rules)
+    from xr_nczarr.storage.zarr_python_client import ZarrPythonClient
+
+    same = None if unwrapped is None else open_store(unwrapped, must_exist=False)
+    return ZarrPythonClient(store, path, same)
 
 
 def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
@@ -310,37 +329,26 @@ def _check_chain(url: str) -> None:
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
 
-    *links, _ = url.split("::")
-    protocols = [link.partition("://")[0] for link in url.split("::")]
-    for position, link in enumerate(links):
+    for link, next_link in pairwise(url.split("::")):
         protocol, _, path = link.partition("://")
-        if protocol == "zip" and not path and links[position + 1 :][:1] in (["zip"], ["zip://"]):
-            raise UnsupportedError(
-                "the chained URL does not contain the path of the inner zip file",
-                remedy="Add the path to the second part of the URL, as in zip://…::zip://inner.zip::…",
-                store=mask(url),
-            )
-        if protocol in CACHES and protocol != "simplecache" and protocols[position + 1] in CACHES:
-            raise UnsupportedError(
-                f"{protocol} cannot precede another cache in a chained URL",
-                remedy="Leave out one of the caches",
-                store=mask(url),
-            )
-        if not is_protocol(protocol):
+        next_protocol, _, next_path = next_link.partition("://")
+        if protocol == next_protocol == "zip" and not (path or next_path):
+            problem = "the chained URL does not contain the path of the inner zip file"
+            remedy = "Add the path to the second part of the URL, as in zip://…::zip://inner.zip::…"
+        elif protocol in CACHES and protocol != "simplecache" and next_protocol in CACHES:
+            problem = f"{protocol} cannot precede another cache in a chained URL"
+            remedy = "Leave out one of the caches"
+        elif not is_protocol(protocol):
             continue
-        kind = get_filesystem_class(protocol)
-        if issubclass(kind, CachingFileSystem) and path:
-            raise UnsupportedError(
-                f"{protocol} does not accept a path in a chained URL",
-                remedy="Leave out the path",
-                store=mask(url),
-            )
-        if not _is_wrapper(kind):
-            raise UnsupportedError(
-                f"{protocol} cannot precede another URL in a chained URL",
-                remedy="Leave out this part of the URL",
-                store=mask(url),
-            )
+        elif path and issubclass(get_filesystem_class(protocol), CachingFileSystem):
+            problem = f"{protocol} does not accept a path in a chained URL"
+            remedy = "Leave out the path"
+        elif not _is_wrapper(get_filesystem_class(protocol)):
+            problem = f"{protocol} cannot precede another URL in a chained URL"
+            remedy = "Leave out this part of the URL"
+        else:
+            continue
+        raise UnsupportedError(problem, remedy=remedy, store=mask(url))
 
 
 def _is_wrapper(kind: type) -> bool:
@@ -370,21 +378,18 @@ def _check_unused(
             )
 
 
-def _open_remote(
-    url: str,
-    options: dict[str, Any],
-    connect: Callable[[str, Mapping[str, Any]], Store],
-    max_bytes: int,
+def _open_chain(
+    url: str, options: Mapping[str, Any], access: Access, *, filesystem: Any = None
 ) -> Store:
     """Return the store at an fsspec URL, which may be chained.
 
-    `ZipStore` and `CachingStore` are used instead of fsspec's ``zip`` and ``simplecache``.
-    `connect` opens all other URLs. `max_bytes` is the maximum size of an object in bytes.
+    `ZipStore` and `CachingStore` are used instead of fsspec's ``zip`` and ``simplecache``. For
+    `filesystem`, see `open_url`.
     """
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
     if chained and link == "simplecache":
-        source = _open_remote(rest, _options_after(rest, options), connect, max_bytes)
+        source = _open_chain(rest, _options_after(rest, options), access)
         cache_options = _options_of(link, options)
         folder = cache_options.pop("cache_storage", None)
         for name in _CACHE_OPTIONS:
@@ -399,10 +404,26 @@ def _open_remote(
     path, query = split_query(url)
     folder, name = split_name(path)
     is_in_archive = chained and "://" in link  # the first URL names a folder
-    if not is_zip and (is_in_archive or not name.endswith(".zip")):
-        return connect(url, options if chained else _options_of(url.partition("://")[0], options))
-    folder_store = _open_remote(folder + query, options, connect, max_bytes)
-    return ZipStore(folder_store, name, max_object_bytes=max_bytes)
+    if is_zip or (name.endswith(".zip") and not is_in_archive):
+        archive = _open_chain(folder + query, options, access, filesystem=filesystem)
+        return ZipStore(archive, name, max_object_bytes=access.max_object_bytes)
+    options = options if chained else _options_of(url.partition("://")[0], options)
+    return open_url(url, options, access, filesystem=filesystem)
+
+
+def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge storage options. `overrides` takes precedence, even within ``client_kwargs``."""
+    merged = {**options, **overrides}
+    if "client_kwargs" in options and "client_kwargs" in overrides:
+        merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}
+    return merged
+
+
+def is_protocol(name: str) -> bool:
+    """Return whether `name` is a protocol that fsspec knows."""
+    from fsspec.registry import known_implementations, registry
+
+    return name in known_implementations or name in registry
 
 
 def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xr_nczarr.errors import RefusedError, quote
-from xr_nczarr.storage.url import is_local_filesystem, local_path, mask, wraps_local_filesystem
+from xr_nczarr.storage.url import is_local_filesystem, mask, wraps_local_filesystem
 
 
 class Trust(ABC):
@@ -63,24 +63,14 @@ class ConfinedTrust(Trust):
     def check_filesystem(self, filesystem: Any, url: str) -> None:
         """Raise RefusedError if the filesystem is or wraps a local filesystem.
 
-        A local filesystem is accepted if `url` is a path or a ``file:`` URL. This is safe, because
-        `url` is then the folder that contains a zip file, and only the zip file is read.
+        fsspec follows all symbolic links, even those that point outside the folder.
         """
-        is_local = is_local_filesystem(filesystem) and local_path(url) is None
-        if is_local or wraps_local_filesystem(filesystem):
-            raise symlink_error(url)
-
-
-def symlink_error(url: str) -> RefusedError:
-    """Build the error for an untrusted local folder that would be read through fsspec.
-
-    fsspec follows all symbolic links, even those that point outside the folder.
-    """
-    return RefusedError(
-        "fsspec follows symbolic links that point outside the folder",
-        remedy="Pass the path of the folder, or open it without trust='none'",
-        store=mask(url),
-    )
+        if is_local_filesystem(filesystem) or wraps_local_filesystem(filesystem):
+            raise RefusedError(
+                "fsspec follows symbolic links that point outside the folder",
+                remedy="Pass the path of the folder, or open it without trust='none'",
+                store=mask(url),
+            )
 
 
 def redirect_error(url: str, target: str, reason: str) -> RefusedError:

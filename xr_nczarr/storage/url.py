@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import urllib.parse
-from collections.abc import Mapping
 from typing import Any
 
 CACHES = ("simplecache", "filecache", "blockcache", "cached")
@@ -15,14 +14,6 @@ _NAMES = (("s3", "s3a"), ("gs", "gcs"), ("az", "abfs", "abfss"), ("http", "https
 # colon must follow the first colon, except in "data:", because a file name may contain a colon.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9_+.-]+:[:/]|data:")
 _FILE = re.compile(r"^(?:file|local):(?!:)(?://(?:localhost(?=/))?)?", re.IGNORECASE)
-
-
-def absolute_path(path: str) -> str:
-    """Return the absolute form of a path, with ``/`` as the separator.
-
-    All local paths in this package have this form.
-    """
-    return os.path.abspath(path).replace(os.sep, "/")
 
 
 def local_path(url: str) -> str | None:
@@ -59,18 +50,6 @@ def is_rooted(path: str) -> bool:
     return path[:1] in ("/", os.sep) or os.path.splitdrive(path)[0] != ""
 
 
-def is_filesystem(value: object) -> bool:
-    """Return whether a value is an fsspec filesystem.
-
-    None is handled without importing fsspec, which is slow to import.
-    """
-    if value is None:
-        return False
-    from fsspec import AbstractFileSystem
-
-    return isinstance(value, AbstractFileSystem)
-
-
 def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
     """Return the filesystem inside fsspec's wrappers and the path in that filesystem.
 
@@ -99,21 +78,6 @@ def synchronous(filesystem: Any) -> Any:
     options = {k: v for k, v in filesystem.storage_options.items() if k != "loop"}
     options["asynchronous"] = False
     return type(filesystem)(*filesystem.storage_args, **options)
-
-
-def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge storage options. `overrides` takes precedence, even within ``client_kwargs``."""
-    merged = {**options, **overrides}
-    if "client_kwargs" in options and "client_kwargs" in overrides:
-        merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}
-    return merged
-
-
-def is_protocol(name: str) -> bool:
-    """Return whether `name` is a protocol that fsspec knows."""
-    from fsspec.registry import known_implementations, registry
-
-    return name in known_implementations or name in registry
 
 
 def protocol_names(protocol: str) -> tuple[str, ...]:
@@ -221,7 +185,7 @@ def is_local_filesystem(filesystem: Any) -> bool:
 
 def wraps_local_filesystem(filesystem: Any) -> bool:
     """Return whether an fsspec filesystem wraps a local one, as a cache may."""
-    while is_filesystem(wrapped := getattr(filesystem, "fs", None)):
+    while (wrapped := getattr(filesystem, "fs", None)) is not None:
         filesystem, _ = plain_filesystem(wrapped, "")
         if is_local_filesystem(filesystem):
             return True

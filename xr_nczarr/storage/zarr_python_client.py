@@ -13,6 +13,7 @@ from weakref import WeakSet
 from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock, call_after_fork
 from xr_nczarr.storage.keys import Listing, check_key
+from xr_nczarr.storage.location import V3_PACKAGES, defining_packages, innermost
 from xr_nczarr.storage.process_local import (
     NOT_FORKED,
     NOT_SHARED,
@@ -25,9 +26,6 @@ from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.url import mask
 
-# The stores of these packages support only Zarr v3 and raise errors for keys that do not occur in
-# Zarr v3.
-_V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
 _IN_MEMORY = ("MemoryStore", "ManagedMemoryStore")
 _V3_KEY = re.compile(r"(?:.*/)?(?:zarr\.json|c(?:[/.]\d+)*)")
 _MESSAGE_LENGTH = 200
@@ -75,12 +73,11 @@ class ZarrPythonClient(RemoteClient):
     def __init__(self, store: Any, path: str = "", unwrapped: Store | None = None) -> None:
         self._innermost = innermost(store)
         self._unwrapped = unwrapped
-        kinds = type(self._innermost).__mro__
-        names = {kind.__name__ for kind in kinds}
-        packages = {kind.__module__.partition(".")[0] for kind in kinds}
+        names = {kind.__name__ for kind in type(self._innermost).__mro__}
+        packages = defining_packages(self._innermost)
         self.store = store
         self.folder = path.strip("/")
-        self.v3_only = bool(packages & _V3_PACKAGES)
+        self.v3_only = bool(packages & V3_PACKAGES)
         # Icechunk, VirtualiZarr and obstore start threads of their own.
         self._has_threads = self.v3_only or "ObjectStore" in names
         _store_threads.used = _store_threads.used or self._has_threads
@@ -389,15 +386,6 @@ class ZarrPythonClient(RemoteClient):
             return bool(await self.store.exists(path))
         except NotImplementedError:
             return is_metadata
-
-
-def innermost(store: Any) -> Any:
-    """Return the store within zarr-python's wrappers, such as `LoggingStore`."""
-    from zarr.storage import WrapperStore
-
-    while isinstance(store, WrapperStore):
-        store = store._store
-    return store
 
 
 def _copy(store: Any, path: str, unwrapped: Store | None) -> ZarrPythonClient:
