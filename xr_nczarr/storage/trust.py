@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xr_nczarr.errors import RefusedError, quote
-from xr_nczarr.storage.url import is_local_filesystem, mask, wraps_local_filesystem
+from xr_nczarr.storage.url import is_local_filesystem, mask, plain_filesystem
 
 
 class Trust(ABC):
@@ -65,12 +65,15 @@ class ConfinedTrust(Trust):
 
         fsspec follows all symbolic links, even those that point outside the folder.
         """
-        if is_local_filesystem(filesystem) or wraps_local_filesystem(filesystem):
-            raise RefusedError(
-                "fsspec follows symbolic links that point outside the folder",
-                remedy="Pass the path of the folder, or open it without trust='none'",
-                store=mask(url),
-            )
+        while filesystem is not None:
+            filesystem, _ = plain_filesystem(filesystem, "")
+            if is_local_filesystem(filesystem):
+                raise RefusedError(
+                    "fsspec follows symbolic links that point outside the folder",
+                    remedy="Pass the path of the folder, or open it without trust='none'",
+                    store=mask(url),
+                )
+            filesystem = getattr(filesystem, "fs", None)  # a cache may wrap a local filesystem
 
 
 def redirect_error(url: str, target: str, reason: str) -> RefusedError:

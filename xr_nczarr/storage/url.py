@@ -181,12 +181,3 @@ def is_local_filesystem(filesystem: Any) -> bool:
     from fsspec.implementations.local import LocalFileSystem
 
     return isinstance(filesystem, LocalFileSystem)
-
-
-def wraps_local_filesystem(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem wraps a local one, as a cache may."""
-    while (wrapped := getattr(filesystem, "fs", None)) is not None:
-        filesystem, _ = plain_filesystem(wrapped, "")
-        if is_local_filesystem(filesystem):
-            return True
-    return False
