@@ -162,7 +162,7 @@ class ReferenceOptions:
             trust if self.access.trusted else trust.for_untrusted(document),
             protocol,
             tuple(by_length),
-            self.access.retry,
+            self.access.rules.retry,
             self.access.max_object_bytes,
         )
 

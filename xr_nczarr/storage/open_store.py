@@ -22,7 +22,13 @@ from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.local import LocalStore
-from xr_nczarr.storage.location import Location, Medium, StoreObject, defining_packages
+from xr_nczarr.storage.location import (
+    Location,
+    Medium,
+    StoreObject,
+    absolute_path,
+    defining_packages,
+)
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.obstore_client import ObstoreClient
 from xr_nczarr.storage.remote import RemoteStore
@@ -70,7 +76,7 @@ class Access:
     trusted: bool = True
 
     def __post_init__(self) -> None:
-        _ = self.retry, self.missing_status, self.sync
+        _ = self.rules, self.sync
 
     @property
     def options(self) -> dict[str, Any]:
@@ -79,26 +85,26 @@ class Access:
         return {name: options[name] for name in options if name not in _OWN_OPTIONS}
 
     @property
-    def retry(self) -> Retry:
-        """The rules for retrying failed requests."""
-        retry = (self.storage_options or {}).get("retry") or {}
+    def rules(self) -> Rules:
+        """The rules for requests to servers."""
+        options = self.storage_options or {}
+        retry = options.get("retry") or {}
         if not isinstance(retry, Retry | Mapping):
             raise ValueError(f'"retry" must be a Retry object or a mapping, not {retry!r}')
-        names = [item.name for item in fields(Retry)]
-        for name in () if isinstance(retry, Retry) else retry:
-            if name not in names:
-                raise ValueError(str(unknown("retry option", name, names)))
-        return retry if isinstance(retry, Retry) else Retry(**retry)
-
-    @property
-    def missing_status(self) -> tuple[int, ...]:
-        """The HTTP statuses that mean *not found*."""
-        statuses = (self.storage_options or {}).get("missing_status", (404,))
+        if isinstance(retry, Mapping):
+            names = [item.name for item in fields(Retry)]
+            for name in retry:
+                if name not in names:
+                    raise ValueError(str(unknown("retry option", name, names)))
+            retry = Retry(**retry)
+        statuses = options.get("missing_status", (404,))
         if not isinstance(statuses, list | tuple) or not all(isinstance(s, int) for s in statuses):
             raise ValueError(
                 f'"missing_status" must be a sequence such as (403, 404), not {statuses!r}'
             )
-        return tuple(statuses)
+        return Rules(
+            retry=retry, missing_status=tuple(statuses), max_object_bytes=self.max_object_bytes
+        )
 
     @property
     def sync(self) -> Sync:
@@ -165,19 +171,14 @@ def open_url(
     filesystem
         The filesystem to use. If it is None, the URL and `options` determine the client.
     """
+    trust = None if access.trusted else ConfinedTrust.below(url)
+    if filesystem is not None:
+        return RemoteStore(FsspecClient.within(filesystem, url, access.rules, trust))
     path = local_path(url)
     if path is not None:
         _check_unused(options)
-        return _local_store(path, access)
-    rules = Rules(
-        retry=access.retry,
-        missing_status=access.missing_status,
-        max_object_bytes=access.max_object_bytes,
-    )
-    trust = None if access.trusted else ConfinedTrust.below(url)
-    if filesystem is not None:
-        return RemoteStore(FsspecClient.within(filesystem, url, rules, trust))
-    return RemoteStore(connection(url, options, rules, trust))
+        return _local_store(absolute_path(path), access)
+    return RemoteStore(connection(url, options, access.rules, trust))
 
 
 def _local_store(path: str, access: Access, *, must_exist: bool = False) -> LocalStore:
