@@ -52,6 +52,25 @@ _OWN_OPTIONS = ("retry", "missing_status", "sync")
 # never expire; they are kept as long as their folder exists.
 _CACHE_OPTIONS = ("cache_check", "check_files", "expiry_time", "same_names", "target_protocol")
 
+_CONVERT = (
+    "Open the file with another xarray engine, or convert it with xr_nczarr.copy (nczarr copy)"
+)
+_OTHER_ENGINE = (
+    "If another xarray engine can read the file, open it with that engine, or convert it using the "
+    '"engine" option of xr_nczarr.copy (nczarr copy)'
+)
+_RENAME = (
+    "If the file is part of a Zarr store, pass the folder of the store. If it is a reference set, "
+    "give it a name that ends in .json"
+)
+# The first bytes of files that are not stores, each with the kind of file and a remedy.
+_FILE_KINDS = {
+    b"\x89HDF": ("a netCDF-4 or HDF5 file", _CONVERT),
+    b"CDF": ("a netCDF-3 file", _CONVERT),
+    b"GRIB": ("a GRIB file", _OTHER_ENGINE),
+    b"{": ("a JSON document", _RENAME),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
@@ -238,41 +257,15 @@ def _not_a_store(path: str, must_exist: bool) -> UnsupportedError:
 
     If `must_exist` is true, the caller tried to read the file, and otherwise to replace it.
     """
-    file_kind = _kind_of_file(path)
-    if not must_exist:
-        remedy = "Choose another target, or remove the file"
-    elif "netCDF" in file_kind:
-        remedy = (
-            "Open the file with another xarray engine, or convert it with xr_nczarr.copy "
-            "(nczarr copy)"
-        )
-    elif "JSON" in file_kind:
-        remedy = (
-            "If the file is part of a Zarr store, pass the folder of the store. If it is a "
-            "reference set, give it a name that ends in .json"
-        )
-    else:
-        remedy = (
-            "If another xarray engine can read the file, open it with that engine, or convert "
-            'it using the "engine" option of xr_nczarr.copy (nczarr copy)'
-        )
+    beginning = _beginning(path)
+    unknown_kind = "a file of unknown format" if beginning else "an empty file"
+    kinds = (kind for magic, kind in _FILE_KINDS.items() if beginning.startswith(magic))
+    kind, remedy = next(kinds, (unknown_kind, _OTHER_ENGINE))
     return UnsupportedError(
-        f"the path is {file_kind}; expected a directory, a zip file or a reference set",
-        remedy=remedy,
+        f"the path is {kind}; expected a directory, a zip file or a reference set",
+        remedy=remedy if must_exist else "Choose another target, or remove the file",
         store=path,
     )
-
-
-def _kind_of_file(path: str) -> str:
-    beginning = _beginning(path)
-    kinds = {
-        b"\x89HDF": "a netCDF-4 or HDF5 file",
-        b"CDF": "a netCDF-3 file",
-        b"GRIB": "a GRIB file",
-        b"{": "a JSON document",
-    }
-    formats = (kind for magic, kind in kinds.items() if beginning.startswith(magic))
-    return next(formats, "a file of unknown format" if beginning else "an empty file")
 
 
 def _open_object(target: Any) -> Store:
