@@ -12,7 +12,7 @@ from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.references.document import ReferenceDocument
 from xr_nczarr.references.parquet import parse_parquet_references
 from xr_nczarr.references.parse import parse_references
-from xr_nczarr.references.recognition import has_reference_options, is_json, is_parquet
+from xr_nczarr.references.recognition import has_reference_options, is_parquet
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
 from xr_nczarr.storage import Access, LocalStore, Location, Store, parse_target
@@ -134,7 +134,8 @@ def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
         with suppress(NotFoundError):
             return open_set(url, options)
     remedy = 'If the target is a store, leave out options such as "remote_options"'
-    raise NotFoundError("the reference set does not exist", remedy="" if is_json(url) else remedy)
+    has_options = has_reference_options(options.access.options)
+    raise NotFoundError("the reference set does not exist", remedy=remedy if has_options else "")
 
 
 def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:

@@ -43,17 +43,13 @@ def names_reference_set(location: Location, options: Mapping[str, Any]) -> bool:
         return True
     if location.folder or (location.path is not None and os.path.isdir(location.path)):
         return False
-    return is_json(location.url) or is_parquet(location.url)
+    path, _ = split_query(location.url)
+    return path.endswith(_JSON_SUFFIXES) or is_parquet(path)
 
 
 def has_reference_options(options: Mapping[str, Any]) -> bool:
     """Return whether `options` contains any option that only reference sets use."""
     return any(name in _OWN or "://" in name for name in options)
-
-
-def is_json(url: str) -> bool:
-    """Return whether a path or URL has the suffix of a JSON file, possibly compressed."""
-    return split_query(url)[0].endswith(_JSON_SUFFIXES)
 
 
 def is_parquet(url: str) -> bool:
