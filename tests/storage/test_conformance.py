@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import fsspec
-import numpy as np
 import obstore.store
 import pytest
 import zarr.storage
@@ -150,18 +149,6 @@ def test_out_of_bounds_range_error_includes_key(store: Store, start: int) -> Non
         list(store.fetch_ranges([ByteRange("a/0.0", start, 50)]))
     assert caught.value.key == "a/0.0"
     assert caught.value.store == store.name
-
-
-def test_objects_and_ranges_are_read_into_buffers(store: Store) -> None:
-    key, data = max(OBJECTS.items(), key=lambda item: len(item[1]))
-    buffer = np.empty(len(data), np.uint8)
-    assert store.fetch_into(key, buffer) == len(data)
-    assert buffer.tobytes() == data
-    parts = [memoryview(bytearray(1)), memoryview(bytearray(2))]
-    assert store.fetch_ranges_into(key, [(0, 1), (1, 2)], parts)
-    assert [bytes(part) for part in parts] == [data[:1], data[1:3]]
-    assert store.fetch_into("none/0", buffer) is None
-    assert not store.fetch_ranges_into("none/0", [(0, 1)], parts[:1])
 
 
 def test_fetching_hundreds_of_keys_preserves_order(store: Store) -> None:

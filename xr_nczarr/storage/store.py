@@ -37,7 +37,7 @@ class Store(ABC):
 
     A subclass implements `fetch` and `list_names`, and also `put` and `delete` if the store is
     writable. All other methods have default implementations based on these four, which a subclass
-    may override.
+    may override. The exceptions are `fetch_into` and `fetch_ranges_into`; see `reads_in_place`.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ class Store(ABC):
     remote
         Whether each request costs a network round trip. If so, concurrent requests are faster.
     reads_in_place
-        Whether `fetch_into` and `fetch_ranges_into` read directly into the buffer, without an
-        intermediate copy.
+        Whether the store can read directly into a buffer, without an intermediate copy. If so, it
+        defines `fetch_into` and `fetch_ranges_into`.
     zero_fill_is_missing
         Whether a fill value of 0 marks missing values. This is False for reference sets, because
         the tools that create them write 0 if the original file declares no fill value.
@@ -223,14 +223,10 @@ class Store(ABC):
         """Read an object into `buffer`, a contiguous array, and return the object's size in bytes.
 
         Return None if the object does not exist. The content of `buffer` is valid only if the
-        returned size equals the size of the buffer.
+        returned size equals the size of the buffer. Stores without `reads_in_place` do not define
+        this method.
         """
-        (data,) = self.fetch([key])
-        if data is None:
-            return None
-        if len(data) == buffer.nbytes:
-            memoryview(buffer).cast("B")[:] = data
-        return len(data)
+        raise NotImplementedError
 
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
@@ -238,19 +234,15 @@ class Store(ABC):
         """Read ranges of an object into `buffers`, and return the object's size in bytes.
 
         Return None if the object does not exist. `spans` contains an (offset, length) pair for each
-        range. `buffers` contains a buffer of exactly `length` bytes for each range.
+        range. `buffers` contains a buffer of exactly `length` bytes for each range. Stores without
+        `reads_in_place` do not define this method.
 
         Raises
         ------
         StorageError
             If a range is out of bounds.
         """
-        ranges = [ByteRange(key, start, length) for start, length in spans]
-        for data, buffer in zip(self.fetch_ranges(ranges), buffers, strict=True):
-            if data is None:
-                return None
-            buffer[:] = data
-        return self.size(key)
+        raise NotImplementedError
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Read]:
