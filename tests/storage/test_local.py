@@ -404,9 +404,8 @@ def refuse_links(*_: object) -> None:
 
 def test_zip_file_is_synced_before_rename(tmp_path: Path, synced: list[str]) -> None:
     for sync in ("commit", "none"):
-        with ZipStore.local(str(tmp_path / "x.zip"), sync=sync).atomic_replacement(
-            empty=True
-        ) as new:
+        store = ZipStore(LocalStore(str(tmp_path), sync), "x.zip")
+        with store.atomic_replacement(empty=True) as new:
             new.put([("a", b"1")])
             new.flush()
     assert synced == ["temporary", tmp_path.name]

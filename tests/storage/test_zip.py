@@ -154,7 +154,7 @@ def damaged(path: Path, find: bytes, offset: int, value: bytes) -> ZipStore:
     place = data.index(find) + offset
     data[place : place + len(value)] = value
     path.write_bytes(data)
-    return ZipStore.local(str(path))
+    return ZipStore(LocalStore(str(path.parent)), path.name)
 
 
 CENTRAL = b"PK\x01\x02"
@@ -191,7 +191,7 @@ def test_truncated_zip_file_raises_storage_error(tmp_path: Path) -> None:
     for size in range(len(data)):
         (tmp_path / "cut.zip").write_bytes(data[:size])
         with pytest.raises(StorageError):
-            fetch(ZipStore.local(str(tmp_path / "cut.zip")), "a/0")
+            fetch(ZipStore(LocalStore(str(tmp_path)), "cut.zip"), "a/0")
 
 
 def test_overlapping_zip_entries_are_rejected(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_overlapping_zip_entries_are_rejected(tmp_path: Path) -> None:
     data[second + 42 : second + 46] = struct.pack("<I", 0)
     path.write_bytes(data)
     with pytest.raises(StorageError, match="overlap"):
-        fetch(ZipStore.local(str(path)), "a")
+        fetch(ZipStore(LocalStore(str(path.parent)), path.name), "a")
 
 
 def test_decompression_bomb_is_rejected_before_inflation(tmp_path: Path) -> None:
@@ -383,7 +383,7 @@ def test_large_zip_file_with_corrupt_end_record_raises_storage_error(
     data[data.rindex(b"PK\5\6") if place == 0 else len(data) + place] ^= 0x55
     path.write_bytes(data)
     with pytest.raises(StorageError):
-        fetch(ZipStore.local(str(path)), "a")
+        fetch(ZipStore(LocalStore(str(path.parent)), path.name), "a")
 
 
 def test_zip_file_replaced_while_open_raises_storage_error(tmp_path: Path) -> None:

@@ -248,7 +248,10 @@ def _open_local(location: Location, local: LocalStore) -> Store:
             store=path,
         )
     if medium == "zip":
-        return ZipStore.local(path, max_object_bytes=local.max_object_bytes, sync=local.sync)
+        folder, name = os.path.split(path)
+        # The limit applies to the objects in the zip file. The file itself may be larger.
+        archive = LocalStore(folder, local.sync, max_object_bytes=1 << 62)
+        return ZipStore(archive, name, local.max_object_bytes)
     return local
 
 

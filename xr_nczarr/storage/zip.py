@@ -17,7 +17,6 @@ from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges, first_byte, too_large
 from xr_nczarr.storage.retries import translated_os_errors
 from xr_nczarr.storage.store import Address, Store
-from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.zip_index import HEADER, ZipContents, ZipEntry, damaged, data_start, decode
 
 
@@ -50,19 +49,6 @@ class ZipStore(Store):
         self._opened: ZipContents | None = None
         self.name = f"{folder.name}/{key}"
         self.remote = folder.remote
-
-    @classmethod
-    def local(
-        cls,
-        path: str,
-        *,
-        max_object_bytes: int = 4 << 30,
-        sync: Sync = "commit",
-    ) -> ZipStore:
-        """Open the local zip file at `path`, which must be absolute, as a store."""
-        folder, name = os.path.split(path)
-        # The limit applies to the objects in the zip file. The file itself may be larger.
-        return cls(LocalStore(folder, sync, max_object_bytes=1 << 62), name, max_object_bytes)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ZipStore, (self.folder, self.key, self.max_object_bytes)
