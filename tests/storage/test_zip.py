@@ -121,6 +121,16 @@ def test_cached_zip_file_is_recognized_by_its_suffix(http_server: HttpServer, ca
     assert fetch(open_store(f"{cache}::{http_server.url}/data.zip"), ".zgroup") == [b"{}"]
 
 
+@pytest.mark.parametrize("url", ["simplecache::zip::file://{}", "simplecache::{}"])
+def test_cached_local_zip_file_can_be_link_and_exceed_size_limit(tmp_path: Path, url: str) -> None:
+    archive = write(tmp_path / "archive", [("a/0", bytes(1000)), (".zgroup", b"{}")])
+    (tmp_path / "folder").mkdir()
+    os.symlink(archive, tmp_path / "folder/x.zip")
+    limits = Limits(max_chunk_bytes=9, max_consolidated_bytes=9)
+    store = open_store(url.format(tmp_path / "folder/x.zip"), limits=limits, trusted=False)
+    assert fetch(store, ".zgroup") == [b"{}"]
+
+
 @pytest.mark.parametrize("inner", ["inner.zip", "folder/inner.zip"])
 @pytest.mark.parametrize("first", ["zip", "zip://"])
 def test_store_at_root_of_nested_zip_file_is_read(tmp_path: Path, inner: str, first: str) -> None:

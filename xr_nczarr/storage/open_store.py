@@ -248,11 +248,15 @@ def _open_local(location: Location, local: LocalStore) -> Store:
             store=path,
         )
     if medium == "zip":
-        folder, name = os.path.split(path)
-        # The limit applies to the objects in the zip file. The file itself may be larger.
-        archive = LocalStore(folder, local.sync, max_object_bytes=1 << 62)
-        return ZipStore(archive, name, local.max_object_bytes)
+        return _local_zip(path, local.sync, local.max_object_bytes)
     return local
+
+
+def _local_zip(path: str, sync: Sync, max_object_bytes: int) -> ZipStore:
+    folder, name = os.path.split(path)
+    # The limit applies to the objects in the zip file. The file itself may be larger.
+    archive = LocalStore(folder, sync, max_object_bytes=1 << 62)
+    return ZipStore(archive, name, max_object_bytes)
 
 
 def _not_a_store(path: str, must_exist: bool) -> UnsupportedError:
@@ -402,6 +406,10 @@ def _open_chain(
     folder, name = split_name(path)
     is_in_archive = chained and "://" in link  # the first URL names a folder
     if is_zip or (name.endswith(".zip") and not is_in_archive):
+        local = local_path(url)
+        if local is not None:
+            _check_unused(options)
+            return _local_zip(absolute_path(local), access.sync, access.max_object_bytes)
         archive = _open_chain(folder + query, options, access, filesystem=filesystem)
         return ZipStore(archive, name, max_object_bytes=access.max_object_bytes)
     options = options if chained else _options_of(url.partition("://")[0], options)
