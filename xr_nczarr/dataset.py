@@ -22,14 +22,7 @@ from xr_nczarr.netcdf import Dimension, Group, Variable, interpret
 from xr_nczarr.netcdf.annotations import BY_DIALECT, SIDECARS, is_annotated, listed_children
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.references.recognition import names_reference_set
-from xr_nczarr.storage import (
-    Access,
-    Bytes,
-    Location,
-    MemoizingStore,
-    RolledBackStore,
-    Store,
-)
+from xr_nczarr.storage import Access, Bytes, Location, MemoizingStore, RolledBackStore, Store
 from xr_nczarr.storage.location import parse_target
 from xr_nczarr.storage.open_store import open_store
 from xr_nczarr.storage.url import mask

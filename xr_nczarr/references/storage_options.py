@@ -10,15 +10,10 @@ from typing import Any
 from xr_nczarr.errors import UnsupportedError, quote
 from xr_nczarr.references.policy import ReferenceTrust, origin_of
 from xr_nczarr.references.targets import Targets
-from xr_nczarr.storage.location import Location, absolute_path
+from xr_nczarr.storage.location import Location, absolute_path, plain_filesystem
 from xr_nczarr.storage.open_store import DEFAULT_ACCESS, Access, is_protocol, merge_options
 from xr_nczarr.storage.trust import is_below
-from xr_nczarr.storage.url import (
-    CACHES,
-    local_path,
-    plain_filesystem,
-    protocol_names,
-)
+from xr_nczarr.storage.url import CACHES, local_path, protocol_names
 
 _LEADING_CACHES = re.compile(f"^(?:(?:{'|'.join(CACHES)})(?:://)?::)+")
 _BUCKETS = ("s3", "gs", "az")

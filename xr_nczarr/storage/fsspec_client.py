@@ -12,14 +12,14 @@ from typing import Any, Self
 
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage.caching import cache_error
-from xr_nczarr.storage.fsspec_reader import FsspecReader, filesystem_at, is_http
+from xr_nczarr.storage.fsspec_reader import FsspecReader, filesystem_at, is_http, synchronous
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.process_local import UnreachableConnection
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.remote_client import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
 from xr_nczarr.storage.retries import explained_listing_errors, is_transient, status_of
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import mask, synchronous
+from xr_nczarr.storage.url import mask
 
 _EXISTING_STATUS = (409, 412)  # statuses of a conditional write to an existing object
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")

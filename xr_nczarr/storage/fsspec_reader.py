@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from xr_nczarr.errors import AccessDeniedError, NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
+from xr_nczarr.storage.location import plain_filesystem
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
 from xr_nczarr.storage.remote_client import IN_FLIGHT, Expected, RemoteClient, Rules
 from xr_nczarr.storage.retries import (
@@ -28,7 +29,7 @@ from xr_nczarr.storage.retries import (
     storage_error,
 )
 from xr_nczarr.storage.trust import Trust
-from xr_nczarr.storage.url import canonical, is_web, mask, plain_filesystem, synchronous
+from xr_nczarr.storage.url import canonical, is_web, mask
 
 _Result = TypeVar("_Result")
 
@@ -457,3 +458,15 @@ def filesystem_at(
         raise storage_error(error, store=mask(url), key=None) from error
     filesystem, root = plain_filesystem(filesystem, root)
     return synchronous(filesystem), root
+
+
+def synchronous(filesystem: Any) -> Any:
+    """Return `filesystem`, or a synchronous copy of it if it runs in the caller's event loop.
+
+    The copy has the same options, except those for asynchronous use.
+    """
+    if not (filesystem.async_impl and filesystem.asynchronous):
+        return filesystem
+    options = {k: v for k, v in filesystem.storage_options.items() if k != "loop"}
+    options["asynchronous"] = False
+    return type(filesystem)(*filesystem.storage_args, **options)

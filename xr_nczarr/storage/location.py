@@ -10,13 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from xr_nczarr.errors import ConflictError, MetadataError, UnsupportedError, quote
-from xr_nczarr.storage.url import (
-    is_local_filesystem,
-    local_path,
-    mask,
-    normalize,
-    plain_filesystem,
-)
+from xr_nczarr.storage.url import local_path, mask, normalize
 
 Medium = Literal["file", "zip", "s3"]
 UrlFormat = Literal["nczarr", "zarr"]
@@ -284,6 +278,31 @@ def _locate_fsspec_object(target: Any) -> Location:
         return Location(url, filesystem=filesystem, folder=folder)
     group = url.removeprefix("reference://").strip("/")
     return Location(is_reference_set=True, group=group, filesystem=filesystem, folder=folder)
+
+
+def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
+    """Return the filesystem inside fsspec's wrappers and the path in that filesystem.
+
+    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`.
+    """
+    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+    from fsspec.implementations.dirfs import DirFileSystem
+
+    while True:
+        if isinstance(filesystem, DirFileSystem):
+            path = "/".join(filter(None, (filesystem.path, path)))
+            filesystem = filesystem.fs
+        elif isinstance(filesystem, AsyncFileSystemWrapper):
+            filesystem = filesystem.sync_fs
+        else:
+            return filesystem, path
+
+
+def is_local_filesystem(filesystem: Any) -> bool:
+    """Return whether an fsspec filesystem reads local files."""
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(filesystem, LocalFileSystem)
 
 
 # ---- Paths and URLs

@@ -37,13 +37,7 @@ from xr_nczarr.storage.retries import CHECK_PERMISSIONS, Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.trust import ConfinedTrust
-from xr_nczarr.storage.url import (
-    CACHES,
-    local_path,
-    mask,
-    split_name,
-    split_query,
-)
+from xr_nczarr.storage.url import CACHES, local_path, mask, split_name, split_query
 from xr_nczarr.storage.zip import ZipStore
 
 # Storage options of this package, besides `client`.

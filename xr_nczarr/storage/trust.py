@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from xr_nczarr.errors import RefusedError, quote
-from xr_nczarr.storage.url import is_local_filesystem, mask, plain_filesystem
+from xr_nczarr.storage.location import is_local_filesystem, plain_filesystem
+from xr_nczarr.storage.url import mask
 
 
 class Trust(ABC):

@@ -1,11 +1,10 @@
-"""Parse paths and URLs and find their fsspec filesystems."""
+"""Split, normalize and compare paths and URLs."""
 
 from __future__ import annotations
 
 import os
 import re
 import urllib.parse
-from typing import Any
 
 CACHES = ("simplecache", "filecache", "blockcache", "cached")
 """The protocols of fsspec's caches."""
@@ -48,36 +47,6 @@ def has_scheme(url: str) -> bool:
 def is_rooted(path: str) -> bool:
     """Return whether a path starts with a path separator or with a Windows drive."""
     return path[:1] in ("/", os.sep) or os.path.splitdrive(path)[0] != ""
-
-
-def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
-    """Return the filesystem inside fsspec's wrappers and the path in that filesystem.
-
-    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`.
-    """
-    from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
-    from fsspec.implementations.dirfs import DirFileSystem
-
-    while True:
-        if isinstance(filesystem, DirFileSystem):
-            path = "/".join(filter(None, (filesystem.path, path)))
-            filesystem = filesystem.fs
-        elif isinstance(filesystem, AsyncFileSystemWrapper):
-            filesystem = filesystem.sync_fs
-        else:
-            return filesystem, path
-
-
-def synchronous(filesystem: Any) -> Any:
-    """Return `filesystem`, or a synchronous copy of it if it runs in the caller's event loop.
-
-    The copy has the same options, except those for asynchronous use.
-    """
-    if not (filesystem.async_impl and filesystem.asynchronous):
-        return filesystem
-    options = {k: v for k, v in filesystem.storage_options.items() if k != "loop"}
-    options["asynchronous"] = False
-    return type(filesystem)(*filesystem.storage_args, **options)
 
 
 def protocol_names(protocol: str) -> tuple[str, ...]:
@@ -174,10 +143,3 @@ def split_query(url: str) -> tuple[str, str]:
     """
     path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
     return path, mark + query
-
-
-def is_local_filesystem(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem reads local files."""
-    from fsspec.implementations.local import LocalFileSystem
-
-    return isinstance(filesystem, LocalFileSystem)
