@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
+
+from xr_nczarr.model import combinations
 
 _BYTES = 32 << 20
 
@@ -21,22 +24,18 @@ def slabs(
     If possible, each selection consists of whole chunks, so that every chunk is decoded only once.
     If `whole_rows` is True, the last dimension is never split, so selections may exceed `limit`.
     """
-    if not shape:
-        yield ()
-        return
-    size, chunk = shape[0], max(1, chunk_shape[0])
-    row_bytes = math.prod(shape[1:]) * itemsize
-    step = size if row_bytes == 0 else min(size, limit // row_bytes)
-    if len(shape) == 1 and whole_rows:
-        step = size
-    if step > chunk:
-        step -= step % chunk if step < size else 0
-    if step > 0:
-        for start in range(0, size, step):
-            inner = (slice(0, length) for length in shape[1:])
-            yield (slice(start, min(size, start + step)), *inner)
-        return
-    for index in range(size):
-        tails = slabs(shape[1:], chunk_shape[1:], itemsize, whole_rows=whole_rows, limit=limit)
-        for tail in tails:
-            yield (slice(index, index + 1), *tail)
+    lengths = list(shape)
+    for axis, (size, chunk) in enumerate(zip(shape, chunk_shape, strict=False)):
+        row_bytes = math.prod(shape[axis + 1 :]) * itemsize
+        if size * row_bytes <= limit or (whole_rows and axis == len(shape) - 1):
+            break
+        step = limit // row_bytes
+        if step > chunk:
+            step -= step % max(1, chunk)
+        lengths[axis] = step or 1
+        if step:
+            break
+    starts = [range(0, size or 1, length or 1) for size, length in zip(shape, lengths, strict=True)]
+    for corner in combinations(starts):
+        ends = map(operator.add, corner, lengths)
+        yield tuple(map(slice, corner, map(min, ends, shape)))
