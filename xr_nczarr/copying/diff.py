@@ -25,9 +25,8 @@ from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.tools.cdl_special import special_attributes
 from xr_nczarr.tools.cdl_values import attribute_text, type_name, value_texts
 from xr_nczarr.tools.html import page, preformatted
-from xr_nczarr.tools.results import Result
+from xr_nczarr.tools.results import Result, columns, count_text
 from xr_nczarr.tools.slabs import slabs
-from xr_nczarr.tools.text import columns, count_text
 from xr_nczarr.writing.builder import Tree
 
 _MAX_CELL = 60

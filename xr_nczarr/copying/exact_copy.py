@@ -38,8 +38,7 @@ from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.storage import Access, LocalStore, Location, Store, boot_id, parse_target
 from xr_nczarr.storage.url import mask
-from xr_nczarr.tools.results import Result
-from xr_nczarr.tools.text import count_text
+from xr_nczarr.tools.results import Result, count_text
 from xr_nczarr.writing.builder import plan_tree
 from xr_nczarr.writing.transaction import Transaction, WritePlan
 from xr_nczarr.writing.write_options import layout_of

@@ -33,7 +33,7 @@ from xr_nczarr.netcdf.fixed_width import decode_strings, encoded_items
 from xr_nczarr.progress import Progress
 from xr_nczarr.tools.hdf5_filters import BLOSC, DEFLATE, FLETCHER32, SHUFFLE, filter_of
 from xr_nczarr.tools.readers import is_netcdf_name
-from xr_nczarr.tools.text import count_text
+from xr_nczarr.tools.results import count_text
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.chunk_writes import ArrayWrite, store_values
 

@@ -12,8 +12,7 @@ from xr_nczarr.errors import NotFoundError, UnsupportedError
 from xr_nczarr.hierarchy import refresh_consolidated
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Access, Bytes
-from xr_nczarr.tools.results import Result
-from xr_nczarr.tools.text import count_text
+from xr_nczarr.tools.results import Result, count_text
 from xr_nczarr.writing.transaction import Transaction, WritePlan
 from xr_nczarr.writing.write_options import WriteOptions
 

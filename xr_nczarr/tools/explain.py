@@ -22,9 +22,8 @@ from xr_nczarr.progress import byte_text
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.lookup import check_position, chosen_paths, positions_of
 from xr_nczarr.tools.recording import ObjectSizes, VariableReading, count_chunks, record_read
-from xr_nczarr.tools.results import Result
+from xr_nczarr.tools.results import Result, columns, shape_text
 from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
-from xr_nczarr.tools.text import columns, shape_text
 
 if TYPE_CHECKING:
     from xarray import Dataset, Variable

@@ -15,9 +15,8 @@ from xr_nczarr.netcdf.annotations import releases_of
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.progress import Progress, byte_text
 from xr_nczarr.tools.html import bar, details, faint, grid_svg, page, table, text
-from xr_nczarr.tools.results import Result
+from xr_nczarr.tools.results import Result, columns, count_text, dimension_text, shape_text, wrapped
 from xr_nczarr.tools.stored_chunks import StoredChunks, count_stored_chunks
-from xr_nczarr.tools.text import columns, count_text, dimension_text, shape_text, wrapped
 
 _MAX_VARIABLES = 300
 _MAX_SHOWN = 1000

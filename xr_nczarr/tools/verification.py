@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from xr_nczarr.errors import quote
 from xr_nczarr.tools.html import page
-from xr_nczarr.tools.results import Result
-from xr_nczarr.tools.text import count_text
+from xr_nczarr.tools.results import Result, count_text
 
 _MAX_PLACES = 3
 Severity = Literal["error", "warning", "note"]
