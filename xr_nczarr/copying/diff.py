@@ -22,8 +22,12 @@ from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.fixed_width import decode_strings
 from xr_nczarr.options import Endian, OpenOptions
-from xr_nczarr.tools.cdl_special import special_attributes
-from xr_nczarr.tools.cdl_values import attribute_text, type_name, value_texts
+from xr_nczarr.tools.cdl_values import (
+    attribute_text,
+    special_attributes,
+    type_name,
+    value_texts,
+)
 from xr_nczarr.tools.html import page, preformatted
 from xr_nczarr.tools.results import Result, columns, count_text
 from xr_nczarr.tools.slabs import slabs

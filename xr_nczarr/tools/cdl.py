@@ -27,15 +27,18 @@ from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.attributes import is_fill_value, with_inferred_types
 from xr_nczarr.options import Endian, MissingChunks, OpenOptions
-from xr_nczarr.tools.cdl_special import special_attributes, special_group_attributes
-from xr_nczarr.tools.cdl_times import TimeUnits, time_units
 from xr_nczarr.tools.cdl_values import (
     EXACT,
+    Array,
     Digits,
+    TimeUnits,
     attribute_text,
     is_cdl_name,
     name_text,
     row_text,
+    special_attributes,
+    special_group_attributes,
+    time_units,
     type_name,
     value_texts,
 )
@@ -210,11 +213,11 @@ class Cdl:
             return
         if group.is_unreadable:
             yield f"{indent}// {_reason_to_leave_out(group)}\n"
-        yield from self._header(group, indent)
+        units = time_units(group) if self.times else {}
+        yield from self._header(group, indent, units)
         if not self.header and group.path in self.groups:
             if group.variables:
                 yield f"{indent}data:\n"
-            units = time_units(group) if self.times else {}
             for variable in group.variables.values():
                 if variable.path in self.variables and not _reason_to_leave_out(variable):
                     yield from self._data(variable, indent, units.get(variable.name))
@@ -233,11 +236,10 @@ class Cdl:
             size = f"UNLIMITED ; // ({item.size} currently)" if item.unlimited else f"{item.size} ;"
             yield f"{indent}\t{name_text(item.name)} = {size}\n"
 
-    def _header(self, group: Group, indent: str) -> Iterator[str]:
+    def _header(self, group: Group, indent: str, units: Mapping[str, TimeUnits]) -> Iterator[str]:
         yield from self._dimensions(group, indent)
         if group.variables:
             yield f"{indent}variables:\n"
-        units = time_units(group) if self.times else {}
         for variable in group.variables.values():
             yield from self._declaration(variable, group, indent, units.get(variable.name))
         attributes = with_inferred_types(group.attributes, group.node)
@@ -285,6 +287,10 @@ class Cdl:
             yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;{comment}\n"
 
     def _data(self, variable: Variable, indent: str, units: TimeUnits | None) -> Iterator[str]:
+        """Yield the values of a variable.
+
+        Braces enclose the elements along each unlimited dimension other than the first dimension.
+        """
         if 0 in variable.shape:
             return
         flat = len(variable.shape) < 2
@@ -292,59 +298,51 @@ class Cdl:
         yield f"\n{indent} {name} = " if flat else f"\n{indent} {name} =\n  "
         start = len(variable.name.encode("utf-8", "surrogateescape")) + 4 if flat else 2
         line = _Line(indent, start)
-        for texts, opening, closing in self._rows(variable, units):
-            yield from map(line.fit, "{" * opening)
+        nested = [n for n, item in enumerate(variable.dimensions) if n and item.unlimited]
+        last = tuple([size - 1 for size in variable.shape[:-1]])
+        length = variable.shape[-1] if variable.shape else 1
+        for index, columns, row in self._rows(variable):
+            if columns.start == 0:
+                opening = sum(not any(index[level:]) for level in nested)
+                yield from map(line.fit, "{" * opening)
+            texts = self._row_texts(variable, row, units)
             if variable.kind == "char":
                 yield texts[0]
                 texts = [""]
-            ends = closing is not None
-            pieces = [f"{text}, " for text in (texts[:-1] if ends else texts)]
-            yield "".join(map(line.fit, pieces))
-            if closing is not None:
-                yield line.fit(texts[-1] + "}" * closing[0])
-                yield " ;\n" if closing[1] else line.next_row()
+            is_end = columns.stop == length
+            ending = texts.pop() if is_end else ""
+            yield "".join([line.fit(f"{text}, ") for text in texts])
+            if is_end:
+                closing = sum(index[level:] == last[level:] for level in nested)
+                yield line.fit(ending + "}" * closing)
+                yield " ;\n" if index == last else line.next_row()
 
-    def _rows(
-        self, variable: Variable, units: TimeUnits | None
-    ) -> Iterator[tuple[list[str], int, tuple[int, bool] | None]]:
-        """Yield the values of a variable as CDL, row by row. A long row is split into parts.
+    def _rows(self, variable: Variable) -> Iterator[tuple[tuple[int, ...], slice, Array]]:
+        """Yield the values of a variable row by row, each with its index and its columns.
 
-        Each part of a row is a tuple of three items:
-
-        - the values, formatted as CDL; for characters, this is a single quoted string,
-        - the number of braces to open before the part,
-        - for the last part of a row, a tuple of the number of braces to close after the row, and
-          whether the row is the last one of the variable; for all other parts, None.
-
-        Braces enclose the elements along each unlimited dimension other than the first dimension.
+        The index contains the positions along all dimensions but the last. A long row is split into
+        parts, unless it consists of characters.
         """
         array = self.opened.array(variable)
-        node = array.node
-        shape = variable.shape or (1,)
-        chunks = node.chunk_shape if variable.shape else (1,)
-        nested = [n for n, item in enumerate(variable.dimensions) if n and item.unlimited]
-        last = [size - 1 for size in shape[:-1]]
-        fill_value = variable.attributes.get("_FillValue")
-        if not is_fill_value(fill_value, node.dtype):
-            fill_value = None  # as in ncdump
+        node, shape = array.node, variable.shape
         whole_rows = variable.kind == "char"
-        for block in slabs(shape, chunks, node.dtype.itemsize, whole_rows=whole_rows):
-            values = array.read(block if variable.shape else (0,) * len(node.shape))
-            columns = block[-1]
+        for block in slabs(shape, node.chunk_shape, node.dtype.itemsize, whole_rows=whole_rows):
+            # The array of a scalar can have a dimension.
+            values = array.read(block if shape else (0,) * len(node.shape))
+            *leading, columns = block or (slice(0, 1),)
+            indices = itertools.product(*(range(item.start, item.stop) for item in leading))
             rows = values.reshape(-1, columns.stop - columns.start)
-            leading = itertools.product(*(range(item.start, item.stop) for item in block[:-1]))
-            for index, row in zip(leading, rows, strict=True):
-                if whole_rows:
-                    texts = [row_text(row, fill_value)]
-                else:
-                    texts = value_texts(row, variable.kind, fill_value, self.digits)
-                    texts = texts if units is None else units.texts(row, texts)
-                opening = sum(not any(index[level:]) for level in nested) * (columns.start == 0)
-                closing = None
-                if columns.stop == shape[-1]:
-                    braces = sum(list(index[level:]) == last[level:] for level in nested)
-                    closing = (braces, list(index) == last)
-                yield texts, opening, closing
+            yield from zip(indices, itertools.repeat(columns), rows)
+
+    def _row_texts(self, variable: Variable, row: Array, units: TimeUnits | None) -> list[str]:
+        """Format the values of a row as CDL. Characters become a single quoted string."""
+        fill_value = variable.attributes.get("_FillValue")
+        if not is_fill_value(fill_value, row.dtype):
+            fill_value = None  # as in ncdump
+        if variable.kind == "char":
+            return [row_text(row, fill_value)]
+        texts = value_texts(row, variable.kind, fill_value, self.digits)
+        return texts if units is None else units.texts(row, texts)
 
 
 class _Line:
@@ -382,14 +380,17 @@ def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
 
 
 def _reason_to_leave_out(item: Group | Variable) -> str:
+    """Return why CDL cannot express a group or variable, or an empty string if it can."""
     if isinstance(item, Group):
-        reason = " ".join(str(item.error).split())
-        return f"{quote(item.path)} is left out: {reason}" if item.is_unreadable else ""
-    variable, node = item, item.node
-    if variable.error is not None or node is None:
-        return f"{quote(variable.name)} is left out: {' '.join(str(variable.error).split())}"
-    if type_name(node.dtype, variable.kind) is None:
-        return f"{quote(variable.name)} is left out: netCDF has no type for {node.dtype}"
+        name, error = quote(item.path), item.error if item.is_unreadable else None
+    else:
+        name, error = quote(item.name), item.error
+    if error is not None:
+        return f"{name} is left out: {' '.join(str(error).split())}"
+    if isinstance(item, Variable) and item.node is not None:
+        dtype = item.node.dtype
+        if type_name(dtype, item.kind) is None:
+            return f"{name} is left out: netCDF has no type for {dtype}"
     return ""
 
 

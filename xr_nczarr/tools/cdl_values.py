@@ -1,17 +1,21 @@
-"""Format names, numbers and text as CDL."""
+"""Format names, values and times as CDL, and build ncdump's special attributes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from xr_nczarr.netcdf import Group, Variable
+from xr_nczarr.netcdf.annotations import PROVENANCE, WIDTH
 from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.fixed_width import decode_strings
 from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
+from xr_nczarr.tools.hdf5_filters import DEFLATE, FLETCHER32, SHUFFLE, filter_of
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +41,9 @@ The first number that is enough to reproduce a value is used, or the last one if
 """
 EXACT: Digits = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
 """First the number of digits that ncdump shows, then more, in case a value does not round-trip."""
+
+_FILTER_ATTRIBUTES = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
+"""Mapping from HDF5 filters to the special attributes that describe them, in ncdump's order."""
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
@@ -201,3 +208,113 @@ def _with_suffix(text: str, name: str) -> str:
         return text
     digits, mark, exponent = text.partition("e")
     return digits.rstrip("0") + mark + exponent + _TYPES[name][1]
+
+
+class TimeUnits(NamedTuple):
+    """The units and the calendar of a time variable. The units include the reference date.
+
+    The calendar is None if the variable does not declare it.
+    """
+
+    units: str
+    calendar: str | None
+
+    def texts(self, values: Array, numbers: Sequence[str]) -> list[str]:
+        """Format times as dates in quotation marks.
+
+        `numbers` contains the same values formatted as numbers. Missing and non-finite values stay
+        numbers, and so do all values if xarray cannot decode them.
+        """
+        from xarray import SerializationWarning
+        from xarray.coding.times import decode_cf_datetime
+
+        texts = list(numbers)
+        finite = np.isfinite(values)
+        present = [place for place, text in enumerate(numbers) if text != "_" and finite[place]]
+        try:
+            with warnings.catch_warnings():
+                # xarray warns about dates that need cftime.
+                warnings.simplefilter("ignore", SerializationWarning)
+                dates = decode_cf_datetime(values[present], self.units, self.calendar)
+        except (ValueError, OverflowError, ImportError):
+            return texts
+        for place, text in zip(present, _iso_texts(dates), strict=True):
+            date, _, clock = text.partition("T")
+            clock = clock.removesuffix(".000000")
+            while clock.endswith(":00"):
+                clock = clock[:-3]
+            texts[place] = f'"{date}"' if clock == "00" else f'"{date} {clock}"'
+        return texts
+
+
+def time_units(group: Group) -> dict[str, TimeUnits]:
+    """Return the units of all time variables in a group, keyed by name.
+
+    The bounds of a time variable are included. Bounds without units of their own get the units of
+    the time variable.
+    """
+    times = {}
+    for variable in group.variables.values():
+        units = _text(variable, "units")
+        if " since " in units and variable.kind == "number":
+            times[variable.name] = TimeUnits(units, _text(variable, "calendar") or None)
+    for name in [*times]:
+        bounds = group.variables.get(_text(group.variables[name], "bounds"))
+        if bounds is not None and not _text(bounds, "units") and bounds.kind == "number":
+            times[bounds.name] = times[name]
+    return times
+
+
+def _text(variable: Variable, name: str) -> str:
+    value = variable.attributes.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _iso_texts(dates: Array) -> list[str]:
+    if dates.dtype.kind == "M":
+        # Dates are rounded, because a fraction of an hour or day is rarely a whole number of
+        # nanoseconds.
+        rounded: Any = dates.astype("M8[ns]") + np.timedelta64(500, "ns")
+        return [str(date) for date in rounded.astype("M8[us]")]
+    return [date.isoformat(timespec="microseconds") for date in dates]
+
+
+def special_group_attributes(root: Group) -> dict[str, Any]:
+    """Return the special attributes of the whole dataset, which ncdump shows in the root group."""
+    provenance = None if root.node is None else root.node.attributes.get(PROVENANCE)
+    special = {PROVENANCE: provenance} if isinstance(provenance, str) else {}
+    return special | {"_Format": "netCDF-4"}
+
+
+def special_attributes(variable: Variable) -> dict[str, Any]:
+    """Return the special attributes that describe how the values of a variable are stored.
+
+    If NCZarr stores a variable's strings with a fixed width, the attributes include that width,
+    unless the variable already has an ordinary attribute for it.
+    """
+    node = variable.node
+    assert node is not None
+    special: dict[str, Any] = {}
+    if variable.kind == "string" and node.dtype.kind == "S" and WIDTH not in variable.attributes:
+        special[WIDTH] = _integers([node.dtype.itemsize])
+    special["_Storage"] = "chunked" if variable.dimensions else "contiguous"
+    if variable.dimensions:
+        special["_ChunkSizes"] = _integers(node.chunk_shape)
+    filters = [entry for spec in node.codecs if (entry := filter_of(spec, node)) is not None]
+    settings = {number: parameters for number, *parameters in filters}
+    for number, name in _FILTER_ATTRIBUTES.items():
+        if number in settings:
+            special[name] = _integers(settings[number]) if settings[number] else "true"
+    unnamed = [",".join(map(str, entry)) for entry in filters if entry[0] not in _FILTER_ATTRIBUTES]
+    if unnamed:
+        special["_Filter"] = "|".join(unnamed)
+    if variable.kind == "number" and node.dtype.itemsize > 1:
+        special["_Endianness"] = "big" if node.dtype.byteorder == ">" else "little"
+    if node.fill_value is None and variable.kind != "string":  # netCDF-C always fills strings
+        special["_NoFill"] = "true"
+    return special
+
+
+def _integers(values: Sequence[int]) -> Any:
+    """Convert integers to int32, as ncdump does, or to int64 if a value does not fit."""
+    return np.array(values, "i4" if max(values) <= np.iinfo("i4").max else "i8")
