@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from posixpath import commonpath
 from typing import TYPE_CHECKING, Any, Literal
 
 from xr_nczarr.chunks import ChunkedArray
@@ -16,23 +15,28 @@ from xr_nczarr.dataset import OpenedStore, open_all_groups
 from xr_nczarr.errors import ConflictError, NczarrError, quote, unknown
 from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Group
-from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.progress import byte_text
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.lookup import check_position, chosen_paths, positions_of
-from xr_nczarr.tools.recording import ObjectSizes, VariableReading, count_chunks, record_read
+from xr_nczarr.tools.recording import (
+    ObjectSizes,
+    UnpredictableError,
+    VariableReading,
+    record_read,
+)
 from xr_nczarr.tools.results import Result, columns, shape_text
-from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
 
 if TYPE_CHECKING:
-    from xarray import Dataset, Variable
+    from xarray import Dataset
 
 Indexers = Mapping[Any, Any]
 """Mapping from dimensions to positions or labels."""
 
-_MAX_CHUNKS = 10_000_000
-"""Maximum number of chunks of a variable to simulate. Each takes a few microseconds."""
+_Source = tuple[Sequence[Any], Any]
+"""The names of a variable's dimensions, and the variable, which is stored or from xarray."""
+_Sources = Mapping[str, _Source]
+_Selected = tuple[ChunkedArray, Selection]
 
 _HEAD = ["variable", "selected", "chunks", "of shape", "requests", "fetched", "decoded"]
 
@@ -142,64 +146,49 @@ def explain(
     indexers = selection or {}
     datasets = _datasets(target)
     if datasets is None:
-        options = OpenOptions.of(locals())
-        opened, top = open_all_groups(target, options)
+        opened, top = open_all_groups(target, OpenOptions.of(locals()))
         indexers = positions_of(indexers, partial(_labeled_dataset, opened, top))
         if all(isinstance(item, int | slice) for item in indexers.values()):
             sources = _stored_sources(opened, top)
-        else:  # xarray interprets other indexers, such as arrays
-            datasets = _opened_datasets(opened, top)
-    if datasets is not None:
-        sources = _xarray_sources(datasets)
-    dimensions = {name for source in sources.values() for name in source.dimensions}
+            return _explanation(sources, partial(_select_stored, opened), indexers, variables)
+        datasets = _opened_datasets(opened, top)  # xarray interprets other indexers, such as arrays
+    return _explanation(_xarray_sources(datasets), _select_lazy, indexers, variables)
+
+
+def _explanation(
+    sources: _Sources,
+    select: Callable[[_Source, Indexers], _Selected],
+    indexers: Indexers,
+    requested: Collection[str] | None,
+) -> Explanation:
+    """Predict the cost of reading the requested variables among `sources`.
+
+    `select` applies the indexers to a source, and returns the array and the selection to read.
+    """
+    dimensions = {name for names, _ in sources.values() for name in names}
     for name in indexers:
         if name not in dimensions:
             raise unknown("dimension", name, dimensions)
-    chosen = chosen_paths(variables, {f"/{path}" for path in sources}, "variable")
-    selected: dict[str, tuple[ChunkedArray, Selection]] = {}
+    chosen = chosen_paths(requested, {f"/{path}" for path in sources}, "variable")
+    sources = {path: source for path, source in sources.items() if f"/{path}" in chosen}
+    for names, variable in sources.values():
+        for name, size in zip(names, variable.shape, strict=False):
+            check_position(indexers.get(name), str(name), size, ConflictError)
+    selected: dict[str, _Selected] = {}
     readings: list[VariableReading] = []
     left_out: dict[str, str] = {}
     for path, source in sources.items():
-        if f"/{path}" in chosen:
-            source.check(indexers)
-            with _leaving_out(path, left_out):
-                selected[path] = source.select(indexers)
-    by_store = _sizes([array for array, _ in selected.values()])
+        with _leaving_out(path, left_out):
+            selected[path] = select(source, indexers)
+    by_store: dict[str, list[ChunkedArray]] = {}
+    for array, _ in selected.values():
+        by_store.setdefault(array.store.identity, []).append(array)
+    sizes = {identity: ObjectSizes(arrays) for identity, arrays in by_store.items()}
     for path, (array, part) in selected.items():
         with _leaving_out(path, left_out):
-            number, sizes = count_chunks(array, part), by_store[array.store.identity]
-            if number > _MAX_CHUNKS:
-                raise _UnpredictableError(
-                    f"{number:,} chunks are too many to look up one by one. Select fewer"
-                )
-            sizes_of = partial(sizes.of, one_by_one=number <= MAX_REQUESTS)
-            names = tuple(map(str, sources[path].dimensions))
-            readings.append(record_read(path, names, array, part, sizes_of))
+            names = tuple(map(str, sources[path][0]))
+            readings.append(record_read(path, names, array, part, sizes[array.store.identity]))
     return Explanation(tuple(readings), left_out)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A variable for which `explain` predicts the cost of reading.
-
-    Attributes
-    ----------
-    select
-        Function that takes indexers, and returns the array and the selection to read from it.
-    """
-
-    dimensions: tuple[Any, ...]
-    shape: tuple[int, ...]
-    select: Callable[[Indexers], tuple[ChunkedArray, Selection]]
-
-    def check(self, indexers: Indexers) -> None:
-        """Raise ConflictError if a selected position is out of bounds."""
-        for name, size in zip(self.dimensions, self.shape, strict=False):
-            check_position(indexers.get(name), str(name), size, ConflictError)
-
-
-class _UnpredictableError(Exception):
-    """Raised if the cost of reading a variable is unknown. The message states the reason."""
 
 
 @contextmanager
@@ -217,33 +206,27 @@ def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
         raise ConflictError(str(error), variable=path) from error
     except NczarrError as error:
         left_out[path] = f"unreadable: {' '.join(str(error).split())}"
-    except _UnpredictableError as error:
+    except UnpredictableError as error:
         left_out[path] = str(error)
 
 
-def _stored_sources(opened: OpenedStore, top: Group) -> dict[str, _Source]:
+def _stored_sources(opened: OpenedStore, top: Group) -> _Sources:
     """Return the variables in a group and its descendants, keyed by their relative paths."""
     sources = {}
     for group in top.walk():
         visible = opened.visible_dimensions(group.path)
         for variable in group.variables.values():
-            names = variable.dimension_names(visible)
-            select = partial(_select_stored, opened, variable, names)
-            sources[variable.path.removeprefix(top.path).lstrip("/")] = _Source(
-                names, variable.shape, select
-            )
+            path = variable.path.removeprefix(top.path).lstrip("/")
+            sources[path] = variable.dimension_names(visible), variable
     return sources
 
 
-def _select_stored(
-    opened: OpenedStore, variable: NetcdfVariable, dimensions: Sequence[str], indexers: Indexers
-) -> tuple[ChunkedArray, Selection]:
+def _select_stored(opened: OpenedStore, source: _Source, indexers: Indexers) -> _Selected:
+    names, variable = source
     if variable.error is not None:
         raise variable.error
-    array = opened.array(variable)
-    _ = array.codec, array.layout
-    items = [indexers.get(name, slice(None)) for name in dimensions]
-    return array, select_all(variable.shape).orthogonal(items)
+    items = [indexers.get(name, slice(None)) for name in names]
+    return opened.array(variable), select_all(variable.shape).orthogonal(items)
 
 
 def _datasets(target: Any) -> dict[str, Dataset] | None:
@@ -276,25 +259,24 @@ def _opened_datasets(opened: OpenedStore, group: Group) -> dict[str, Dataset]:
     return build_groups(opened, group, AS_STORED)
 
 
-def _xarray_sources(datasets: Mapping[str, Dataset]) -> dict[str, _Source]:
+def _xarray_sources(datasets: Mapping[str, Dataset]) -> _Sources:
     return {
-        f"{path}/{name}".lstrip("/"): _Source(
-            variable.dims, variable.shape, partial(_select_lazy, variable)
-        )
+        f"{path}/{name}".lstrip("/"): (variable.dims, variable)
         for path, dataset in datasets.items()
         for name, variable in dataset.variables.items()
     }
 
 
-def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, Selection]:
+def _select_lazy(source: _Source, indexers: Indexers) -> _Selected:
     from xr_nczarr.backend.lazy import LazyArray, UnreadableArray
     from xr_nczarr.writing.lazy_sources import chunked_values, unwrapped
 
-    data: Any = variable._data
+    _, variable = source
+    data = variable._data
     if hasattr(data, "dask"):
         values = chunked_values(data)
         if values is None:
-            raise _UnpredictableError(
+            raise UnpredictableError(
                 "the dask graph does not show which chunks are read. Open with chunks=None"
             )
         variable = type(variable)(variable.dims, values)
@@ -308,7 +290,7 @@ def _select_lazy(variable: Variable, indexers: Indexers) -> tuple[ChunkedArray, 
     if isinstance(lazy, UnreadableArray):
         raise lazy.error
     if not isinstance(lazy, LazyArray):
-        raise _UnpredictableError("in memory")
+        raise UnpredictableError("in memory")
     assert selection is not None
     return lazy.stored, selection
 
@@ -331,16 +313,3 @@ def _cells(reading: VariableReading) -> list[str]:
         byte_text(reading.fetched_bytes),
         byte_text(reading.decoded_bytes),
     ]
-
-
-def _sizes(arrays: Iterable[ChunkedArray]) -> dict[str, ObjectSizes]:
-    by_store: dict[str, list[ChunkedArray]] = {}
-    for array in arrays:
-        by_store.setdefault(array.store.identity, []).append(array)
-    sizes = {}
-    for identity, group in by_store.items():
-        # The key of a scalar can be outside the folder of its chunks: "t/c", not "t/c/…".
-        folders = [array.node.chunk_keys.scalar.rpartition("/")[0] for array in group]
-        folder = commonpath(folders)
-        sizes[identity] = ObjectSizes(group[0].store, f"{folder}/" if folder else "")
-    return sizes

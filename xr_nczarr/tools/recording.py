@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
+from posixpath import commonpath
 from typing import Any
 
 import numpy as np
@@ -14,14 +16,17 @@ from numpy.typing import NDArray
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.grid import count_touched
-from xr_nczarr.chunks.selection import ReadRequest, Selection
+from xr_nczarr.chunks.selection import Selection
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import AccessDeniedError, UnsupportedError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import grid_shape
 from xr_nczarr.storage import ByteRange, Bytes, Listing, Read, Store
+from xr_nczarr.tools.stored_chunks import MAX_REQUESTS
 
-SizesOf = Callable[[Sequence[str]], Sequence[int | None]]
+_SizesOf = Callable[[Sequence[str]], Sequence[int | None]]
+_MAX_CHUNKS = 10_000_000
+"""Maximum number of chunks of a variable to simulate. Each takes a few microseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,21 +76,27 @@ class VariableReading:
     result_bytes: int
 
 
-class ObjectSizes:
-    """The sizes of the objects in a store, determined without reading the objects.
+class UnpredictableError(Exception):
+    """Raised if the cost of reading a variable is unknown. The message states the reason."""
 
-    If looking up a size would take a request, the sizes of all objects whose keys begin with
-    `folder` are listed once instead.
+
+class ObjectSizes:
+    """The sizes of the objects that contain the chunks of some arrays in a store.
+
+    The sizes are determined without reading the objects. If looking up a size would take a request,
+    the sizes of all objects under `prefix` are listed once instead.
     """
 
-    def __init__(self, store: Store, folder: str) -> None:
-        self.store = store
-        self.folder = folder
+    def __init__(self, arrays: Sequence[ChunkedArray]) -> None:
+        self.store = arrays[0].store
+        # The key of a scalar can be outside the folder of its chunks: "t/c", not "t/c/…".
+        folder = commonpath([item.node.chunk_keys.scalar.rpartition("/")[0] for item in arrays])
+        self.prefix = f"{folder}/" if folder else ""
 
     @cached_property
     def _listed(self) -> dict[str, int | None] | None:
         with suppress(AccessDeniedError, UnsupportedError):
-            return dict(self.store.sizes(self.folder))
+            return dict(self.store.sizes(self.prefix))
         return None
 
     def of(self, keys: Sequence[str], *, one_by_one: bool) -> Sequence[int | None]:
@@ -112,31 +123,12 @@ class ObjectSizes:
         return [None] * len(keys)
 
 
-def count_chunks(array: ChunkedArray, selection: Selection) -> int:
-    """Return the number of chunks that a selection touches.
-
-    For a pointwise selection, the number is determined by planning the read. For any other
-    selection, it is computed directly.
-    """
-    selectors, pointwise, _ = _request(array, selection)
-    if pointwise:
-        return array.plan(selectors, pointwise=True).count
-    return count_touched(array.node.shape, array.node.chunk_shape, selectors)
-
-
-def _request(array: ChunkedArray, selection: Selection) -> ReadRequest:
-    request = selection.request()
-    if not request.selection:  # the array of a scalar can have a dimension
-        request = request._replace(selection=[0] * len(array.node.shape))
-    return request
-
-
 def record_read(
     name: str,
     dimensions: tuple[str, ...],
     array: ChunkedArray,
     selection: Selection,
-    sizes_of: SizesOf,
+    sizes: ObjectSizes,
 ) -> VariableReading:
     """Predict the cost of reading a selection of a variable, without reading any object.
 
@@ -147,15 +139,25 @@ def record_read(
     ----------
     dimensions
         Names of the variable's dimensions. A scalar has none, even if its array has a dimension.
-    sizes_of
-        Function that returns the sizes of objects; see `ObjectSizes.of`.
 
     Raises
     ------
+    UnpredictableError
+        If the selection has too many chunks.
     NczarrError
         If the array cannot be read, or its reference set refers to a target that is not allowed.
     """
-    node, (selectors, pointwise, _) = array.node, _request(array, selection)
+    node, (selectors, pointwise, _) = array.node, selection.request()
+    selectors = selectors or [0] * len(node.shape)  # the array of a scalar can have a dimension
+    if pointwise:
+        number = array.plan(selectors, pointwise=True).count
+    else:
+        number = count_touched(node.shape, node.chunk_shape, selectors)
+    if number > _MAX_CHUNKS:
+        raise UnpredictableError(
+            f"{number:,} chunks are too many to look up one by one. Select fewer"
+        )
+    sizes_of = partial(sizes.of, one_by_one=number <= MAX_REQUESTS)
     # The index of a shard cannot be simulated. Without an index, all chunks appear to be absent.
     store = _RecordingStore(array.store, sizes_of, holds_objects=not node.shards)
     options = replace(array.options, missing_chunks="fill", threads=1)
@@ -222,7 +224,13 @@ class _RecordingStore(Store):
         Keys of the shards from which byte ranges were requested.
     """
 
-    def __init__(self, other: Store, sizes_of: SizesOf, *, holds_objects: bool) -> None:
+    def __init__(
+        self,
+        other: Store,
+        sizes_of: Callable[[Sequence[str]], Sequence[int | None]],
+        *,
+        holds_objects: bool,
+    ) -> None:
         # The name differs, so that shard indices of `other` in the cache are not used.
         self.name, self.remote = f"{other.name} (recorded)", other.remote
         self.requests = self.present = 0
