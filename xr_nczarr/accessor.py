@@ -32,19 +32,12 @@ class NczarrAccessor:
         self._obj = obj
 
     def __repr__(self) -> str:
-        kind = type(self._obj).__name__
         is_opened = self._opening() is not None
         origin = f" opened from {self._obj.encoding.get('source')}" if is_opened else ""
-        methods = {
-            "to_nczarr(target)": "write it as NCZarr or Zarr",
-            "explain(selection)": "predict the requests, bytes and chunks of a read",
-        }
-        if is_opened:
-            methods |= {
-                "info()": "list the contents of its store, and count the stored chunks",
-                "verify()": "check all metadata and all chunks of its store",
-            }
-        lines = [f"  .{call:20}{summary}" for call, summary in methods.items()]
+        names = ["to_nczarr", "explain", *(["info", "verify"] if is_opened else [])]
+        summaries = [(getattr(self, name).__doc__ or "").partition(";")[0] for name in names]
+        lines = [f"  .{f'{name}()':14}{text}" for name, text in zip(names, summaries, strict=True)]
+        kind = type(self._obj).__name__
         return "\n".join([f"<xr_nczarr methods of a {kind}{origin}>", *lines])
 
     def to_nczarr(
@@ -69,28 +62,11 @@ class NczarrAccessor:
         overwrite: bool = False,
     ) -> Delayed | None:
         """Write the object to an NCZarr or Zarr store; see `xr_nczarr.to_nczarr`."""
+        arguments = dict(locals())
+        del arguments["self"]
         from xr_nczarr.writing.to_nczarr import to_nczarr
 
-        return to_nczarr(
-            self._obj,
-            target,
-            mode=mode,
-            group=group,
-            encoding=encoding,
-            unlimited_dims=unlimited_dims,
-            compute=compute,
-            consolidated=consolidated,
-            append_dim=append_dim,
-            region=region,
-            safe_chunks=safe_chunks,
-            zarr_format=zarr_format,
-            dialect=dialect,
-            storage_options=storage_options,
-            progress=progress,
-            atomic=atomic,
-            allow_duplicates=allow_duplicates,
-            overwrite=overwrite,
-        )
+        return to_nczarr(self._obj, **arguments)
 
     def info(self, *, count_chunks: bool = True, progress: bool = False) -> StoreInfo:
         """Summarize the store from which the object was opened; see `xr_nczarr.info`."""
