@@ -50,9 +50,9 @@ def page(title: str, *parts: str) -> str:
     return f'<div class="nz">{STYLE}<div class="nz-title">{text(title)}</div>{"".join(parts)}</div>'
 
 
-def text(value: object) -> str:
-    """Convert a value to HTML-escaped text, truncated to 200 characters."""
-    return escape(quote(value))
+def text(value: object, max_length: int = 200) -> str:
+    """Convert a value to HTML-escaped text, truncated to `max_length` characters."""
+    return escape(quote(value, max_length))
 
 
 def preformatted(lines: Iterable[str]) -> str:

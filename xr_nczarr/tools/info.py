@@ -88,13 +88,12 @@ class StoreInfo(Result):
     def _totals_text(self) -> str:
         totals = self.totals()
         groups = f" in {totals['groups']:,} groups" if totals["groups"] != 1 else ""
-        parts = [count_text(totals["variables"] or 0, "variable") + groups]
+        variables = count_text(totals["variables"] or 0, "variable") + groups
         raw = f"{byte_text(totals['raw_bytes'])} uncompressed"
         if not self.stored_chunks:
-            return f"{parts[0]}, {raw}"
-        chunks = count_text(totals["objects"] or 0, "chunk")
-        parts.append(f"{totals['objects_present']:,} of {chunks}")
-        return f"{', '.join(parts)}, {byte_text(totals['stored_bytes'])} ({raw})"
+            return f"{variables}, {raw}"
+        chunks = f"{totals['objects_present']:,} of {count_text(totals['objects'] or 0, 'chunk')}"
+        return f"{variables}, {chunks}, {byte_text(totals['stored_bytes'])} ({raw})"
 
     def __repr__(self) -> str:
         lines = [self._summary, self._totals_text(), *self._group_lines(self.root)]
@@ -318,13 +317,8 @@ def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
 
 
 def _attributes(attributes: dict[str, Any]) -> str:
-    if not attributes:
-        return ""
-    pairs = (f"<dt>{text(name)}</dt><dd>{_value(value)}</dd>" for name, value in attributes.items())
-    return f"<dl>{''.join(pairs)}</dl>"
-
-
-def _value(value: Any) -> str:
-    string = str(value.tolist() if hasattr(value, "tolist") else value)
-    parts = (string[first : first + 200] for first in range(0, min(len(string), _MAX_SHOWN), 200))
-    return "".join(map(text, parts)) + ("…" if len(string) > _MAX_SHOWN else "")
+    items = []
+    for name, value in attributes.items():
+        plain = value.tolist() if hasattr(value, "tolist") else value
+        items.append(f"<dt>{text(name)}</dt><dd>{text(plain, _MAX_SHOWN)}</dd>")
+    return f"<dl>{''.join(items)}</dl>" if items else ""

@@ -166,7 +166,7 @@ def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
     return {
         variable.path: StoredChunks(variable.readable_node)
         for variable in opened.root.all_variables()
-        if variable.node is not None and variable.error is None
+        if variable.error is None
     }
 
 

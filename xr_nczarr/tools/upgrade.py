@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, quote
+from xr_nczarr.errors import ConflictError, ErrorContext, quote
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.format import Hierarchy
 from xr_nczarr.hierarchy import HierarchyOptions, open_hierarchy, render_documents
@@ -199,10 +199,9 @@ def _with_source_encoding(group: Group, source: Hierarchy, layout: Layout) -> Gr
 
 
 def _variable(variable: Variable, source: Hierarchy, layout: Layout) -> Variable:
-    if variable.node is None or variable.error is not None:
-        raise variable.error or NotFoundError(
-            "the array is missing from the store", variable=variable.path
-        )
+    if variable.error is not None:
+        raise variable.error
+    assert variable.node is not None
     node = replace(variable.node, codecs=tuple(map(_normalized_codec, variable.node.codecs)))
     attributes = _attributes(variable.attributes, source.nodes[variable.node.path], layout)
     return replace(variable, node=node, attributes=attributes)
@@ -252,15 +251,14 @@ def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, 
 
 def _differences(old: Group, new: Group) -> Iterator[str]:
     """Yield a description of each property in which two groups differ."""
-    old_values, new_values = dict(_properties(old)), dict(_properties(new))
-    for subject, value in old_values.items():
-        if subject not in new_values:
+    before, after = dict(_properties(old)), dict(_properties(new))
+    for subject in before | after:
+        if subject not in after:
             yield subject
-        elif new_values[subject] != value:
-            yield quote(f"{subject} ({value}, not {new_values[subject]})")
-    for subject in new_values:
-        if subject not in old_values:
+        elif subject not in before:
             yield f"the absence of {subject}"
+        elif before[subject] != after[subject]:
+            yield quote(f"{subject} ({before[subject]}, not {after[subject]})")
 
 
 def _properties(group: Group) -> Iterator[tuple[str, Any]]:

@@ -111,7 +111,7 @@ def verify(
     findings += _metadata(opened)
     arrays: list[_Array] = []
     for variable in top.all_variables():
-        if variable.error is None and variable.node is not None:
+        if variable.error is None:
             item = stored.get(variable.path)
             findings += _missing(variable, item)
             try:
@@ -313,22 +313,18 @@ def _discard(*_: Any) -> None:
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
     """Return the slices of an array that are stored in the object at a grid index."""
-    starts, lengths = [], list(node.object_shape)
+    slices = []
     for axis, number in enumerate(index):
-        start = number * lengths[axis]
-        if node.chunk_runs:
-            start = 0
-            for length, count in node.chunk_runs[axis]:
-                start += length * min(number, count)
-                lengths[axis] = length
-                number -= count
-                if number < 0:
-                    break
-        starts.append(start)
-    return [
-        slice(start, min(start + length, size))
-        for start, length, size in zip(starts, lengths, node.shape, strict=True)
-    ]
+        start, length = 0, node.object_shape[axis]
+        for run_length, count in node.chunk_runs[axis] if node.chunk_runs else ():
+            if number < count:
+                length = run_length
+                break
+            start += run_length * count
+            number -= count
+        start += length * number
+        slices.append(slice(start, min(start + length, node.shape[axis])))
+    return slices
 
 
 def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress) -> None:
