@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
+from itertools import product
 
 from xr_nczarr.errors import quote
 from xr_nczarr.model import grid_shape
@@ -100,7 +101,7 @@ def grid_svg(
     shape: Sequence[int],
     chunk_shape: Sequence[int],
     names: Sequence[str],
-    touched: Sequence[Collection[int]] | None = None,
+    touched: Sequence[Collection[int]] = (),
 ) -> str:
     """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
@@ -114,37 +115,32 @@ def grid_svg(
         only numbers.
     touched
         For each dimension, the indices of the chunks that a selection touches. These chunks are
-        highlighted. None if there is no selection.
+        highlighted. If empty, no chunk is highlighted.
     """
     if not shape or 0 in shape:
         return ""
     totals = grid_shape(shape, chunk_shape)
-    if touched is not None and not touched:  # no chunk is touched, or the grid is rectilinear
-        touched = [()] * len(shape)
+    touched = touched or [()] * len(shape)
 
     def importance(axis: int) -> tuple[bool, int, int]:
-        partial = touched is not None and len(touched[axis]) < totals[axis]
-        return partial, totals[axis], axis
+        return len(touched[axis]) < totals[axis], totals[axis], axis
 
     axes = sorted(sorted(range(len(shape)), key=importance)[-2:])
     longest = max(shape[axis] for axis in axes)
     sides = [max(_MIN_SIDE, _MAX_SIDE * shape[axis] / longest) for axis in axes]
     cells = [min(totals[axis], _MAX_CELLS) for axis in axes]
-    filled: list[set[int]] = [set()] * len(axes)
-    if touched is not None:
-        filled = [
-            {number * count // totals[axis] for number in touched[axis]}
-            for axis, count in zip(axes, cells, strict=True)
-        ]
+    filled = [
+        {number * count // totals[axis] for number in touched[axis]}
+        for axis, count in zip(axes, cells, strict=True)
+    ]
     if len(axes) == 1:
         sides, cells, filled = [_MIN_SIDE * 1.5, *sides], [1, *cells], [{0}, *filled]
     height, width = sides[0] / cells[0], sides[1] / cells[1]
-    drawn = "".join(
-        f'<rect x="{column * width + 0.5:.1f}" y="{row * height + 0.5:.1f}" width="{width:.1f}" '
-        f'height="{height:.1f}"{_touched(row in filled[0] and column in filled[1])}/>'
-        for row in range(cells[0])
-        for column in range(cells[1])
-    )
+    drawn = []
+    for row, column in product(*map(range, cells)):
+        kind = ' class="nz-touched"' if row in filled[0] and column in filled[1] else ""
+        place = f'x="{column * width + 0.5:.1f}" y="{row * height + 0.5:.1f}"'
+        drawn.append(f'<rect {place} width="{width:.1f}" height="{height:.1f}"{kind}/>')
     captions = [f"{count:,}" for count in totals]
     notes = []
     if len(names) == len(totals):
@@ -156,8 +152,4 @@ def grid_svg(
         notes.append("each cell represents several chunks")
     caption = "; ".join([f"{' × '.join(captions)} chunks", *notes])
     size = f'width="{sides[1] + 2:.0f}" height="{sides[0] + 20:.0f}"'
-    return f'<svg {size}>{drawn}<text x="0" y="{sides[0] + 15:.0f}">{caption}</text></svg>'
-
-
-def _touched(is_touched: bool) -> str:
-    return ' class="nz-touched"' if is_touched else ""
+    return f'<svg {size}>{"".join(drawn)}<text x="0" y="{sides[0] + 15:.0f}">{caption}</text></svg>'
