@@ -12,19 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.chunks.selection import Selection, select_all
 from xr_nczarr.dataset import OpenedStore, open_all_groups
-from xr_nczarr.errors import ConflictError, NczarrError, quote, unknown
+from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError, quote, unknown
 from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Group
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.progress import byte_text
 from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
 from xr_nczarr.tools.lookup import check_position, chosen_paths, positions_of
-from xr_nczarr.tools.recording import (
-    ObjectSizes,
-    UnpredictableError,
-    VariableReading,
-    record_read,
-)
+from xr_nczarr.tools.recording import ObjectSizes, VariableReading, record_read
 from xr_nczarr.tools.results import Result, columns, shape_text
 
 if TYPE_CHECKING:
@@ -205,9 +200,7 @@ def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
     except IndexError as error:
         raise ConflictError(str(error), variable=path) from error
     except NczarrError as error:
-        left_out[path] = f"unreadable: {' '.join(str(error).split())}"
-    except UnpredictableError as error:
-        left_out[path] = str(error)
+        left_out[path] = " ".join(str(error).split())
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> _Sources:
@@ -276,8 +269,8 @@ def _select_lazy(source: _Source, indexers: Indexers) -> _Selected:
     if hasattr(data, "dask"):
         values = chunked_values(data)
         if values is None:
-            raise UnpredictableError(
-                "the dask graph does not show which chunks are read. Open with chunks=None"
+            raise UnsupportedError(
+                "the dask graph does not show which chunks are read", remedy="Open with chunks=None"
             )
         variable = type(variable)(variable.dims, values)
     # A Variable treats a DataArray as a plain array, and ignores the DataArray's dimensions.
@@ -290,7 +283,7 @@ def _select_lazy(source: _Source, indexers: Indexers) -> _Selected:
     if isinstance(lazy, UnreadableArray):
         raise lazy.error
     if not isinstance(lazy, LazyArray):
-        raise UnpredictableError("in memory")
+        raise UnsupportedError("in memory")
     assert selection is not None
     return lazy.stored, selection
 

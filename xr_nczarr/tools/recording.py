@@ -76,10 +76,6 @@ class VariableReading:
     result_bytes: int
 
 
-class UnpredictableError(Exception):
-    """Raised if the cost of reading a variable is unknown. The message states the reason."""
-
-
 class ObjectSizes:
     """The sizes of the objects that contain the chunks of some arrays in a store.
 
@@ -142,7 +138,7 @@ def record_read(
 
     Raises
     ------
-    UnpredictableError
+    UnsupportedError
         If the selection has too many chunks.
     NczarrError
         If the array cannot be read, or its reference set refers to a target that is not allowed.
@@ -154,8 +150,8 @@ def record_read(
     else:
         number = count_touched(node.shape, node.chunk_shape, selectors)
     if number > _MAX_CHUNKS:
-        raise UnpredictableError(
-            f"{number:,} chunks are too many to look up one by one. Select fewer"
+        raise UnsupportedError(
+            f"{number:,} chunks are too many to look up one by one", remedy="Select fewer"
         )
     sizes_of = partial(sizes.of, one_by_one=number <= MAX_REQUESTS)
     # The index of a shard cannot be simulated. Without an index, all chunks appear to be absent.
