@@ -186,12 +186,10 @@ class StoreInfo(Result):
             yield f"group {quote(group.path)}"
         if group.dimensions:
             yield f"dimensions: {', '.join(map(dimension_text, group.dimensions.values()))}"
-        head = [["variable", "chunks", "codecs", "size"]]
-        if self.stored_chunks:
-            head[0].insert(3, "stored")
+        head = ["variable", "chunks", "codecs", "stored" if self.stored_chunks else "", "size"]
         rows = [_cells(self.describe(item)) for item in group.variables.values()]
         if rows:
-            yield from columns([*head, *rows], _TABLE_WIDTH)
+            yield from columns([head, *rows], _TABLE_WIDTH)
         for note in self._notes(group):
             yield f"note: {note}"
         for child in group.groups.values():
@@ -202,8 +200,8 @@ class StoreInfo(Result):
         parts = [_attributes(group.attributes)]
         variables = list(group.variables.values())
         if variables:
-            head = ["variable", "type", "shape", "chunks", "codecs", "size"]
-            head += ["stored"] if self.stored_chunks else []
+            stored = "stored" if self.stored_chunks else ""
+            head = ["variable", "type", "shape", "chunks", "codecs", "size", stored]
             listed = variables[:_MAX_VARIABLES]
             parts.append(table(head, [_row(item, self.describe(item), largest) for item in listed]))
         if len(variables) > _MAX_VARIABLES:
@@ -288,12 +286,12 @@ def _cells(item: dict[str, Any]) -> list[str]:
         return [f"{variable}  unreadable: {item['error']}"]
     shards = f" in shards {shape_text(item['shard_shape'])}" if item["shard_shape"] else ""
     chunks, codecs = shape_text(item["chunk_shape"]) + shards, " ".join(item["codecs"])
-    cells = [f"{item['type']} {variable}", chunks, codecs]
-    if "objects" not in item:
-        return [*cells, byte_text(item["raw_bytes"])]
-    stored = f"{item['objects_present']:,} of {item['objects']:,}"
-    ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
-    return [*cells, stored, byte_text(item["stored_bytes"]) + ratio]
+    stored, size = "", byte_text(item["raw_bytes"])
+    if "objects" in item:
+        stored = f"{item['objects_present']:,} of {item['objects']:,}"
+        ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
+        size = byte_text(item["stored_bytes"]) + ratio
+    return [f"{item['type']} {variable}", chunks, codecs, stored, size]
 
 
 def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
@@ -304,7 +302,7 @@ def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
     shards = f" in {shape_text(item['shard_shape'])}" if item["shard_shape"] else ""
     raw = item["raw_bytes"] or 0
     stored = (item.get("stored_bytes") or 0) / raw if raw else 0.0
-    _, _, codecs, *present, size = _cells(item)
+    _, _, codecs, present, size = _cells(item)
     return [
         details(name, _attributes(variable.attributes) + drawn),
         text(item["type"]),
@@ -312,7 +310,7 @@ def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
         shape_text(item["chunk_shape"]) + shards,
         text(codecs),
         bar(raw / largest, stored) + size,
-        *present,
+        present,
     ]
 
 
