@@ -226,6 +226,11 @@ def add_subset(parser: Parser, *, parameter: str = "select") -> None:
     )
 
 
+def invalid_value(text: str, expected: str) -> argparse.ArgumentTypeError:
+    """Build the error for the value of an argument, such as ``"time"``, that cannot be parsed."""
+    return argparse.ArgumentTypeError(f"invalid value {text!r}; expected {expected}")
+
+
 def names(text: str) -> list[str]:
     """Parse a comma-separated list of names."""
     return text.split(",")
@@ -241,9 +246,10 @@ def selection(text: str) -> dict[str, Any]:
     for item in filter(None, text.split(",")):
         name, places = map(str.strip, item.partition("=")[::2])
         if not name or not places or name in by_name:
-            raise argparse.ArgumentTypeError(
-                f"invalid value {text!r}; expected each dimension once, with positions or labels. "
-                "Write time=0:10, lat=3, lon=::2, lat=45.5 or time=2000-01/2000-03"
+            raise invalid_value(
+                text,
+                "each dimension once, with positions or labels. Write time=0:10, lat=3, lon=::2, "
+                "lat=45.5 or time=2000-01/2000-03",
             )
         by_name[name] = _places(places)
     return by_name
@@ -258,9 +264,7 @@ def _places(text: str) -> Any:
     except ValueError:
         return text
     if len(numbers) > 3 or 0 in numbers[2:]:
-        raise argparse.ArgumentTypeError(
-            f"invalid value {text!r}; expected START:STOP:STEP with a nonzero STEP"
-        )
+        raise invalid_value(text, "START:STOP:STEP with a nonzero STEP")
     return slice(*numbers) if len(numbers) > 1 else numbers[0]
 
 
@@ -273,7 +277,7 @@ class _Pairs(argparse.Action):
 def _pair(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not (name and sign):
-        raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected NAME=VALUE")
+        raise invalid_value(text, "NAME=VALUE")
     import json
 
     try:

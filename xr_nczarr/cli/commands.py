@@ -23,6 +23,7 @@ from xr_nczarr.cli.arguments import (
     add_subset,
     add_target,
     call,
+    invalid_value,
     names,
 )
 
@@ -276,31 +277,27 @@ def _version(text: str) -> str:
 
     if text not in FORMATS:
         versions = ", ".join(sorted(FORMATS))
-        raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected one of {versions}")
+        raise invalid_value(text, f"one of {versions}")
     return text
 
 
 def _precision(text: str) -> tuple[int | None, int | None]:
     numbers = text.split(",")
     if len(numbers) > 2 or not all(item.isdecimal() and 1 <= int(item) <= 17 for item in numbers):
-        raise argparse.ArgumentTypeError(
-            f"invalid value {text!r}; expected numbers from 1 to 17, such as 7,15"
-        )
+        raise invalid_value(text, "numbers from 1 to 17, such as 7,15")
     return int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else None
 
 
 def _number(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"invalid value {text!r}; expected a non-negative integer")
+        raise invalid_value(text, "a non-negative integer")
     return int(text)
 
 
 def _lengths(text: str) -> dict[str, int]:
     pairs = [[*map(str.strip, part.rpartition("=")[::2])] for part in text.split(",")]
     if not all(name and size.isdecimal() for name, size in pairs):
-        raise argparse.ArgumentTypeError(
-            f"invalid value {text!r}; expected chunk lengths such as time=10,lat=180"
-        )
+        raise invalid_value(text, "chunk lengths such as time=10,lat=180")
     return {name: int(size) for name, size in pairs}
 
 
@@ -317,18 +314,14 @@ def _codecs(text: str) -> list[dict[str, Any]]:
     if not isinstance(codecs, list) or not all(
         isinstance(codec, dict) and isinstance(codec.get("id"), str) for codec in codecs
     ):
-        raise argparse.ArgumentTypeError(
-            f"invalid value {text!r}; expected codecs such as shuffle,zstd:3, or a JSON list of "
-            "objects with an id"
-        )
+        expected = "codecs such as shuffle,zstd:3, or a JSON list of objects with an id"
+        raise invalid_value(text, expected)
     return codecs
 
 
 def _codec(word: str) -> dict[str, Any]:
     name, colon, level = word.strip().partition(":")
     if not name or (colon and (not level.isdecimal() or name in _WITHOUT_LEVEL)):
-        raise argparse.ArgumentTypeError(
-            f"invalid value {word!r}; expected a codec name, with a level if the codec has one, "
-            "such as zstd:3"
-        )
+        expected = "a codec name, with a level if the codec has one, such as zstd:3"
+        raise invalid_value(word, expected)
     return {"id": name} | ({_LEVELS.get(name, "level"): int(level)} if colon else {})
