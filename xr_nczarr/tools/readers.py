@@ -51,9 +51,8 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
         if isinstance(node, ArrayNode):
             for spec in node.codecs:
                 if spec.name not in ("bytes", "order", "transpose"):
-                    yield Finding(
-                        "note", node.path, f"readers must support the codec {_codec(spec)}"
-                    )
+                    problem = f"readers must support the codec {_codec(spec)}"
+                    yield Finding("note", node.path, problem)
             for problem, remedy in _exceptions(variable, node, zarr, upgrade):
                 yield Finding("warning", node.path, problem, remedy)
     if not zarr.has_dimension_names:  # netCDF-C reads only Zarr v2
@@ -104,15 +103,11 @@ def _exceptions(
     for spec, read in zip(node.codecs, (variable.node or node).codecs, strict=False):
         stored, elementsize = _stored_parameters(spec), read.configuration.get("elementsize")
         if spec.place == "order":
-            yield (
-                "netCDF-C ignores order F and reads wrong values",
-                "Copy the store with nczarr copy",
-            )
+            remedy = "Copy the store with nczarr copy"
+            yield "netCDF-C ignores order F and reads wrong values", remedy
         elif any(isinstance(value, str) and value.isdecimal() for value in stored.values()):
-            yield (
-                f"only netCDF-C accepts strings as numeric parameters of {spec.name}",
-                upgrade,
-            )
+            problem = f"only netCDF-C accepts strings as numeric parameters of {spec.name}"
+            yield problem, upgrade
         elif spec.name == "shuffle" and stored.get("elementsize", 4) != elementsize:
             yield f"only netCDF-C uses the correct element size for {spec.name}", upgrade
 
@@ -149,8 +144,7 @@ def _in_documents(
         try:
             json.loads(data)
         except ValueError:
-            yield Finding(
-                "warning", key, "only netCDF-C can read the parts that are not valid JSON", upgrade
-            )
+            problem = "only netCDF-C can read the parts that are not valid JSON"
+            yield Finding("warning", key, problem, upgrade)
         if rb"\u" in data:
             yield Finding("warning", key, r"netCDF-C reads \u escapes as plain letters", upgrade)

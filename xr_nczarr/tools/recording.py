@@ -268,11 +268,7 @@ class _RecordingStore(Store):
         """Return None, because the simulated objects have no sizes."""
 
     def list_names(self, prefix: str) -> Listing:
-        raise UnsupportedError(
-            "objects cannot be listed while xr_nczarr.explain (nczarr explain) records reads",
-            store=self.name,
-            key=prefix,
-        )
+        raise NotImplementedError  # reading chunks lists no objects
 
 
 class _UndecodedArray(ChunkedArray):
