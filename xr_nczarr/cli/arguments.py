@@ -63,6 +63,10 @@ class Parser(argparse.ArgumentParser):
         display = {name: getattr(parsed, name, False) for name in ("json", "quiet")}
         return self._run(parsed), display
 
+    def add_flag(self, flag: str, about: str, dest: str | None = None) -> None:
+        """Add an option that takes no value. `about` is its help text."""
+        self.add_argument(flag, dest=dest, action="store_true", help=about)
+
     @property
     def flags(self) -> list[str]:
         """All options of the subcommand, in their long and short forms."""
@@ -148,13 +152,14 @@ def add_limits(parser: Parser) -> None:
 
 def add_quiet(parser: Parser) -> None:
     """Add the option ``--quiet``."""
-    about = "print neither the result nor the progress, only messages about failures"
-    parser.add_argument("--quiet", action="store_true", help=about)
+    parser.add_flag(
+        "--quiet", "print neither the result nor the progress, only messages about failures"
+    )
 
 
 def add_json(parser: Parser) -> None:
     """Add the option ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_flag("--json", "print the result as JSON")
 
 
 def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:

@@ -38,7 +38,7 @@ _DIALECTS = (
 def dump(parser: Parser) -> Run:
     """Print a store as CDL, like ncdump; ncgen can recreate the dataset from the output."""
     add_target(parser)
-    parser.add_argument("-h", dest="header", action="store_true", help="print only the header")
+    parser.add_flag("-h", "print only the header", "header")
     for flag, name, what in (("-v", "variables", "VAR"), ("-g", "groups", "GROUP")):
         only = f"print the values of these {name} only"
         parser.add_argument(flag, dest=name, type=names, metavar=f"{what},...", help=only)
@@ -48,11 +48,9 @@ def dump(parser: Parser) -> Run:
         "-p", dest="precision", type=_precision, metavar="FLOAT[,DOUBLE]", help=digits
     )
     special = "print special attributes, which describe how values are stored"
-    parser.add_argument("-s", dest="special", action="store_true", help=special)
-    coordinates = "print the values of coordinate variables only"
-    parser.add_argument("-c", dest="coordinates", action="store_true", help=coordinates)
-    times = "print times as dates, which ncgen cannot read"
-    parser.add_argument("-t", dest="times", action="store_true", help=times)
+    parser.add_flag("-s", special, "special")
+    parser.add_flag("-c", "print the values of coordinate variables only", "coordinates")
+    parser.add_flag("-t", "print times as dates, which ncgen cannot read", "times")
     return lambda parsed: call(xr_nczarr.dump, parsed)
 
 
@@ -90,9 +88,7 @@ def verify(parser: Parser) -> Run:
     parser.add_argument(
         "--sample", type=_number, metavar="N", help="read at most N random chunks of each array"
     )
-    parser.add_argument(
-        "--readers", action="store_true", help="also report data that other programs would misread"
-    )
+    parser.add_flag("--readers", "also report data that other programs would misread")
 
     def run(parsed: argparse.Namespace) -> xr_nczarr.Verification:
         result: xr_nczarr.Verification = call(xr_nczarr.verify, parsed)
@@ -131,13 +127,9 @@ def copy(parser: Parser) -> Run:
     parser.add_argument("--codecs", type=_codecs, metavar="NAME[:LEVEL],...", help=codecs)
     level = "zlib level from 0 to 9; short for --codecs zlib:LEVEL"
     parser.add_argument("--zlib", type=_number, metavar="LEVEL", help=level)
-    parser.add_argument("--shuffle", action="store_true", help="shuffle bytes before zlib")
-    parser.add_argument(
-        "--skip-unsupported",
-        action="store_true",
-        help="leave out whatever the target does not support",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
+    parser.add_flag("--shuffle", "shuffle bytes before zlib")
+    parser.add_flag("--skip-unsupported", "leave out whatever the target does not support")
+    parser.add_flag("--overwrite", "replace an existing store")
     _add_common(parser, second="target")
 
     def run(parsed: argparse.Namespace) -> Any:
@@ -157,12 +149,8 @@ def diff(parser: Parser) -> Run:
         parser.add_argument(name, metavar=name.upper(), help="store, reference set or file")
     add_subset(parser)
     _add_opening(parser)
-    parser.add_argument(
-        "--metadata", action="store_true", help="compare only the metadata, not the values"
-    )
-    parser.add_argument(
-        "-s", dest="special", action="store_true", help="also compare how values are stored"
-    )
+    parser.add_flag("--metadata", "compare only the metadata, not the values")
+    parser.add_flag("-s", "also compare how values are stored", "special")
     for name, what in (("rtol", "relative"), ("atol", "absolute")):
         about = f"{what} tolerance for numbers (default: 0)"
         parser.add_argument(f"--{name}", type=float, default=0.0, metavar="X", help=about)
@@ -174,12 +162,8 @@ def upgrade(parser: Parser) -> Run:
     """Convert a store's NCZarr metadata to another layout in place, without touching the chunks."""
     parser.add_argument("target", metavar="STORE", help="path or URL of the store")
     parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
-    parser.add_argument(
-        "--annotate", action="store_true", help="add NCZarr metadata to a plain Zarr store"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show the changes without making them"
-    )
+    parser.add_flag("--annotate", "add NCZarr metadata to a plain Zarr store")
+    parser.add_flag("--dry-run", "show the changes without making them")
     _add_common(parser)
     return lambda parsed: call(xr_nczarr.upgrade, parsed)
 
@@ -195,13 +179,12 @@ def references(parser: Parser) -> Run:
     """Write a reference set for a store as JSON, or as parquet if the target ends in .parq."""
     parser.add_argument("source", metavar="STORE", help="path or URL of a store or reference set")
     parser.add_argument("target", metavar="TARGET", help="file or directory to write")
-    parser.add_argument(
+    parser.add_flag(
         "--compact",
-        dest="generators",
-        action="store_true",
-        help="describe regularly spaced chunks with generators (gen). nczarr reads generators, "
+        "describe regularly spaced chunks with generators (gen). nczarr reads generators, "
         "fsspec and kerchunk read them only with simple_templates=False, and VirtualiZarr does not "
         "read them. Programs that do not read generators treat these chunks as missing",
+        "generators",
     )
     parser.add_argument(
         "--inline-below",
