@@ -60,13 +60,13 @@ def positions_of(
     NotFoundError
         If a label is unknown, or its dimension has no coordinate variable.
     """
-    positions = {name: item for name, item in select.items() if not _is_label(item)}
-    if len(positions) < len(select):
-        with open_labels() as dataset:
-            for name, label in select.items():
-                if name not in positions:
-                    positions[name] = _position(dataset, name, label)
-    return {name: positions[name] for name in select}
+    if not any(map(_is_label, select.values())):
+        return dict(select)
+    with open_labels() as dataset:
+        return {
+            name: _position(dataset, name, item) if _is_label(item) else item
+            for name, item in select.items()
+        }
 
 
 def check_position(position: Any, dimension: str, size: int, error: type[NczarrError]) -> None:
