@@ -299,15 +299,14 @@ def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
     if "error" in item:
         return [name, f'<span class="nz-problem">unreadable: {text(item["error"])}</span>']
     drawn = grid_svg(variable.shape, item["chunk_shape"], item["dimensions"])
-    shards = f" in {shape_text(item['shard_shape'])}" if item["shard_shape"] else ""
     raw = item["raw_bytes"] or 0
     stored = (item.get("stored_bytes") or 0) / raw if raw else 0.0
-    _, _, codecs, present, size = _cells(item)
+    _, chunks, codecs, present, size = _cells(item)
     return [
         details(name, _attributes(variable.attributes) + drawn),
         text(item["type"]),
         shape_text(item["shape"]),
-        shape_text(item["chunk_shape"]) + shards,
+        chunks,
         text(codecs),
         bar(raw / largest, stored) + size,
         present,
