@@ -10,6 +10,7 @@ import logging
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from inspect import signature
 from itertools import islice
 from types import FrameType
 from typing import Any, ClassVar, Literal
@@ -147,95 +148,39 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
         indexed = _makes_indexes(sys._getframe(1))
         return build_dataset(opened, netcdf_group, decoding, indexed=indexed)
 
-    def open_groups_as_dict(
-        self,
-        filename_or_obj: Any,
-        *,
-        mask_and_scale: bool | Mapping[str, bool] = True,
-        decode_times: Any = True,
-        concat_characters: bool | Mapping[str, bool] = True,
-        decode_coords: bool | Literal["coordinates", "all"] = True,
-        drop_variables: str | Iterable[str] | None = None,
-        use_cftime: bool | Mapping[str, bool] | None = None,
-        decode_timedelta: Any = None,
-        group: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        consolidated: Consolidated = None,
-        zarr_format: int | str | None = None,
-        on_unsupported: Unsupported = "lazy",
-        missing_chunks: MissingChunks = "fill",
-        use_zarr_fill_value_as_mask: bool | None = None,
-        assume_endian: Endian = None,
-        codecs: Mapping[str, type] | None = None,
-        trust: Literal["none"] | None = None,
-        limits: Limits | Mapping[str, int] | None = None,
-        threads: int | None = None,
-        mode: Literal["r"] | None = "r",
-        zarr_version: int | str | None = None,
-        chunk_store: None = None,
-        synchronizer: None = None,
-        cache_members: bool = True,
-        store: None = None,
-        engine: None = None,
-    ) -> dict[str, Dataset]:
+    def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
         """Open a group and all its descendants as a dict of Datasets, keyed by path.
 
         As in other engines, the paths are absolute, or relative to `group` if it is passed. See
-        `open_dataset` for the parameters.
+        `open_dataset` for the options. All of them except `open_dataset_options` are supported.
         """
         indexed = _makes_indexes(sys._getframe(1))
-        datasets = _open_groups(filename_or_obj, *_split(locals()), indexed)
-        if not group:
+        datasets = self._open_groups(filename_or_obj, options, indexed)
+        if not options.get("group"):
             return datasets
         return {path.strip("/") or ".": dataset for path, dataset in datasets.items()}
 
-    def open_datatree(
-        self,
-        filename_or_obj: Any,
-        *,
-        mask_and_scale: bool | Mapping[str, bool] = True,
-        decode_times: Any = True,
-        concat_characters: bool | Mapping[str, bool] = True,
-        decode_coords: bool | Literal["coordinates", "all"] = True,
-        drop_variables: str | Iterable[str] | None = None,
-        use_cftime: bool | Mapping[str, bool] | None = None,
-        decode_timedelta: Any = None,
-        group: str | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-        consolidated: Consolidated = None,
-        zarr_format: int | str | None = None,
-        on_unsupported: Unsupported = "lazy",
-        missing_chunks: MissingChunks = "fill",
-        use_zarr_fill_value_as_mask: bool | None = None,
-        assume_endian: Endian = None,
-        codecs: Mapping[str, type] | None = None,
-        trust: Literal["none"] | None = None,
-        limits: Limits | Mapping[str, int] | None = None,
-        threads: int | None = None,
-        mode: Literal["r"] | None = "r",
-        zarr_version: int | str | None = None,
-        chunk_store: None = None,
-        synchronizer: None = None,
-        cache_members: bool = True,
-        store: None = None,
-        engine: None = None,
-    ) -> DataTree:
+    def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open a group and all its descendants as a DataTree.
 
-        See `open_dataset` for the parameters.
+        See `open_dataset` for the options. All of them except `open_dataset_options` are supported.
         """
         indexed = _makes_indexes(sys._getframe(1))
-        return DataTree.from_dict(_open_groups(filename_or_obj, *_split(locals()), indexed))
+        return DataTree.from_dict(self._open_groups(filename_or_obj, options, indexed))
 
+    def _open_groups(
+        self, target: Any, options: Mapping[str, Any], indexed: bool
+    ) -> dict[str, Dataset]:
+        from xr_nczarr.backend.building import build_groups
+        from xr_nczarr.dataset import open_netcdf
 
-def _open_groups(
-    target: Any, opening: OpenOptions, decoding: dict[str, Any], indexed: bool
-) -> dict[str, Dataset]:
-    from xr_nczarr.backend.building import build_groups
-    from xr_nczarr.dataset import open_netcdf
-
-    opened = open_netcdf(target, opening, dropped=decoding["drop_variables"])
-    return build_groups(opened, opened.group(opening.group), decoding, indexed=indexed)
+        if "open_dataset_options" in options:
+            raise TypeError("open_dataset_options applies only to xarray.open_dataset")
+        arguments = signature(self.open_dataset).bind(target, **options)
+        arguments.apply_defaults()
+        opening, decoding = _split(arguments.arguments)
+        opened = open_netcdf(target, opening, dropped=decoding["drop_variables"])
+        return build_groups(opened, opened.group(opening.group), decoding, indexed=indexed)
 
 
 def _makes_indexes(caller: FrameType) -> bool:
