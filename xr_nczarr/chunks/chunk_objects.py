@@ -6,7 +6,7 @@ The `sharding` module defines the layout with shards.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from xr_nczarr.chunks.grid import ChunkPart
@@ -79,6 +79,15 @@ class ChunkObjects:
 
         spans = [(chunk, start, length) for chunk, spans in wanted for start, length in spans]
         return self._request_with_alternative(spans, request)
+
+    def chunks_beside(self, chunk: Index) -> list[Index]:
+        """Return a list that contains only `chunk`, because each object contains one chunk."""
+        return [chunk]
+
+    def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
+        """Return the bytes of a stored object, which are those of its only chunk."""
+        (data,) = chunks.values()
+        return data
 
     def delete(self, store: Store, chunk: Index) -> None:
         """Delete a chunk under every key at which it might be stored."""

@@ -15,7 +15,7 @@ from operator import floordiv, mod
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.codecs import ShardIndex
 from xr_nczarr.errors import ErrorContext, StorageError, UnsupportedError
-from xr_nczarr.model import ArrayNode
+from xr_nczarr.model import ArrayNode, grid_shape
 from xr_nczarr.storage import ByteRange, Bytes, Read, SharedCache, Store, Versioned
 
 Index = tuple[int, ...]
@@ -235,16 +235,17 @@ class Shards:
                 parts[within] = self._assemble(depth + 1, members)
         return self.levels[depth].assemble(parts)
 
-    def chunks_in(self, shard: Index) -> list[Index]:
-        """Return the grid indices of all chunks in a shard that are inside the array."""
+    def chunks_beside(self, chunk: Index) -> list[Index]:
+        """Return the grid indices of all chunks in the same shard that are inside the array."""
         node = self.node
-        ranges = []
-        for position, count, size, chunk in zip(
-            shard, self.chunks_per_shard, node.shape, node.chunk_shape, strict=True
-        ):
-            last = min((position + 1) * count, -(-size // chunk))
-            ranges.append(range(position * count, last))
+        grid = grid_shape(node.shape, node.chunk_shape)
+        sizes = zip(self.shard_of(chunk), self.chunks_per_shard, grid, strict=True)
+        ranges = [range(at * count, min((at + 1) * count, end)) for at, count, end in sizes]
         return list(itertools.product(*ranges))
+
+    def delete(self, store: Store, chunk: Index) -> None:
+        """Delete the shard that contains `chunk`."""
+        store.delete(self.key_of(chunk))
 
 
 class _OpenOnceReader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.chunks.chunk_objects import ChunkLayout, ChunkObjects
+from xr_nczarr.chunks.chunk_objects import ChunkLayout, Index
 from xr_nczarr.chunks.grid import ChunkPart
-from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.model import ArrayNode
@@ -46,69 +44,41 @@ class PartWriter:
 
         The batch must include all parts of each stored object that it affects.
         """
-        if isinstance(self.layout, Shards):
-            self._write_shards(self.layout, batch)
-            return
-        self.store.put(self._whole_chunks(self.layout, batch))
+        objects: dict[str, dict[Index, ChunkPart]] = {}
         for part in batch:
-            if not part.complete:
-                key = self.layout.key_of(part.chunk)
-                with self.store.lock(key):
-                    (stored,) = self.layout.fetch(self.store, [part.chunk])
-                    data = self._merged(part, stored)
-                    if data is None:
-                        self.layout.delete(self.store, part.chunk)
-                    else:
-                        self.store.put([(key, data)])
+            objects.setdefault(self.layout.key_of(part.chunk), {})[part.chunk] = part
+        partial: list[tuple[str, dict[Index, ChunkPart], list[Index]]] = []
 
-    def _whole_chunks(
-        self, layout: ChunkObjects, batch: list[ChunkPart]
-    ) -> Iterator[tuple[str, Bytes]]:
-        """Yield the key and the encoded bytes of each chunk that is completely overwritten.
-
-        Chunks that contain only fill values are deleted instead, unless `write_empty_chunks` is
-        True.
-        """
-        for part in batch:
-            if part.complete:
-                data = self._merged(part, None)
-                if data is None:
-                    layout.delete(self.store, part.chunk)
+        def overwritten() -> Iterator[tuple[str, Bytes]]:
+            for key, parts in objects.items():
+                chunks = self.layout.chunks_beside(next(iter(parts)))
+                if len(parts) == len(chunks) and all(part.complete for part in parts.values()):
+                    yield from self._encoded(key, parts, {})
                 else:
-                    yield layout.key_of(part.chunk), data
+                    partial.append((key, parts, chunks))
 
-    def _write_shards(self, shards: Shards, batch: list[ChunkPart]) -> None:
-        for shard, group in itertools.groupby(batch, key=lambda part: shards.shard_of(part.chunk)):
-            parts = {part.chunk: part for part in group}
-            chunks = shards.chunks_in(shard)
-            key = self.node.chunk_keys.key(shard)
-            if len(parts) == len(chunks) and all(part.complete for part in parts.values()):
-                self._put_shard(shards, key, parts, {})
-                continue
+        self.store.put(overwritten())
+        for key, parts, chunks in partial:
             with self.store.lock(key):
-                stored = dict(zip(chunks, shards.fetch(self.store, chunks), strict=True))
-                self._put_shard(shards, key, parts, stored)
+                fetched = self.layout.fetch(self.store, chunks)
+                self.store.put(self._encoded(key, parts, dict(zip(chunks, fetched, strict=True))))
 
-    def _put_shard(
-        self,
-        shards: Shards,
-        key: str,
-        parts: dict[tuple[int, ...], ChunkPart],
-        stored: dict[tuple[int, ...], Bytes | None],
-    ) -> None:
-        """Write a shard in which some chunks have new values.
+    def _encoded(
+        self, key: str, parts: dict[Index, ChunkPart], stored: dict[Index, Bytes | None]
+    ) -> Iterator[tuple[str, Bytes]]:
+        """Yield the key and the new bytes of a stored object in which some chunks get new values.
 
         `parts` maps the grid indices of these chunks to the parts of the plan that select them. All
-        other chunks are taken from `stored`. If the shard would contain no chunks, it is deleted.
+        other chunks are taken from `stored`. If the object would contain no chunks, it is deleted.
         """
         merged = stored | {
             index: self._merged(part, stored.get(index)) for index, part in parts.items()
         }
         chunks = {index: data for index, data in merged.items() if data is not None}
         if chunks:
-            self.store.put([(key, shards.assemble(chunks))])
+            yield key, self.layout.assemble(chunks)
         else:
-            self.store.delete(key)
+            self.layout.delete(self.store, next(iter(parts)))
 
     def _merged(self, part: ChunkPart, stored: Bytes | None) -> Bytes | None:
         """Merge new values into a stored chunk, and return the encoded chunk.
