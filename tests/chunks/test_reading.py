@@ -11,8 +11,8 @@ from numcodecs import Blosc, Zlib, Zstd
 
 from tests.nodes import chunked_array
 from tests.reading import peak_memory
-from xr_nczarr.chunks import ChunkedArray, reading
-from xr_nczarr.codecs import ShardIndex
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.codecs import ShardIndex, blosc_blocks
 from xr_nczarr.dataset import open_netcdf
 from xr_nczarr.errors import ChunkError
 from xr_nczarr.model import CodecSpec
@@ -114,13 +114,13 @@ def test_blosc_header_and_blocks_come_from_same_file_version(tmp_path, monkeypat
     old, new = (random.integers(0, 9, (1, 1 << 20)).astype("f4").cumsum(axis=1) for _ in range(2))
     options = {"encode": Blosc("lz4").encode, "target": tmp_path}
     stored = chunked_array(old, old.shape, (CodecSpec("blosc", {}),), **options)
-    parse = reading.parse_blosc
+    blocks_of = blosc_blocks._blocks_of
 
-    def replacing(header, size):
+    def replacing(*arguments, **options):
         stored.store.put([("v/0.0", bytes(Blosc("lz4", shuffle=0).encode(new)))])
-        return parse(header, size)
+        return blocks_of(*arguments, **options)
 
-    monkeypatch.setattr(reading, "parse_blosc", replacing)
+    monkeypatch.setattr(blosc_blocks, "_blocks_of", replacing)
     assert stored.read((0, slice(1 << 19, (1 << 19) + 5))).tolist() == (
         old[0, 1 << 19 : (1 << 19) + 5].tolist()
     )

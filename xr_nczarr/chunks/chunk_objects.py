@@ -44,10 +44,6 @@ class ChunkObjects:
         while batch := list(itertools.islice(remaining, size)):
             yield batch
 
-    def fetches_separately(self, chunks: Sequence[Index]) -> bool:  # noqa: ARG002
-        """Return True, because `fetch` always reads each chunk individually."""
-        return True
-
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, in order, with None for missing chunks."""
         return self._request_with_alternative(chunks, store.fetch_chunks)

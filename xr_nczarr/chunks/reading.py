@@ -18,11 +18,11 @@ import numpy.typing as npt
 from xr_nczarr.chunks.chunk_objects import ChunkLayout, ChunkObjects, Index
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.chunks.partial_reads import Window, byte_window
-from xr_nczarr.codecs import HEADER_BYTES, ChunkCodec, bytes_of, parse_blosc
+from xr_nczarr.codecs import ChunkCodec, bytes_of, read_blosc_spans
 from xr_nczarr.errors import MissingChunkError, NczarrError, StorageError
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import ArrayNode
-from xr_nczarr.storage import Bytes, Read, Store
+from xr_nczarr.storage import Bytes, Store
 
 _BLOCKS_FROM_BYTES = 512 << 10
 _DECODED_TOGETHER_BYTES = 512 << 10
@@ -72,38 +72,86 @@ class PartReader:
     def __post_init__(self) -> None:
         is_whole = not self.node.stored_shape
         self.in_place = self.slices_only and self.out.dtype == self.node.dtype and is_whole
-        objects = isinstance(self.layout, ChunkObjects) and is_whole
-        self.ranged = self.codec.raw and objects
-        requests_singly = isinstance(self.layout, ChunkObjects) and not self.read_ahead
+        separate = not self.node.shards
+        self.ranged = self.codec.raw and separate and is_whole
+        self.direct = self.ranged and self.store.reads_in_place
+        requests_singly = separate and not self.read_ahead
         self._chunk_store = self.store.without_read_ahead() if requests_singly else self.store
         # Decoding single blocks takes three small reads instead of one large read. This is slower
         # if each read costs a round trip.
         names = [spec.name for spec in self.node.codecs]
         large = (self.codec.flow.size or 0) >= _BLOCKS_FROM_BYTES
-        self.blocks = objects and large and names == ["blosc"] and not self.store.remote
+        local = separate and not self.store.remote
+        self.blocks = local and is_whole and large and names == ["blosc"]
         self._cached_windows: dict[tuple[int, ...], tuple[tuple[Any, ...], Window | None]] = {}
         self._lock = Lock()
-        self.direct = self.ranged and self.store.reads_in_place
 
     def read(self, batch: list[ChunkPart]) -> None:
         """Read a batch of parts, and write their converted values to the result."""
-        windows = self._windows(batch) if self.ranged or self.blocks else None
-        if windows is not None:
-            self._read_windows(batch, windows)
+        if self.direct:
+            batch = self._read_directly(batch)
+        if not batch:
             return
-        if self.in_place and self.direct:
-            batch = [part for part in batch if not self._read_in_place(part)]
-        in_place = self.in_place
+        windows = map(self._window, batch) if self.ranged or self.blocks else ()
+        narrow = [window for window in windows if window is not None]
+        if len(narrow) == len(batch):
+            self._read_windows(batch, narrow)
+        else:
+            self._read_whole(batch)
+
+    def _read_directly(self, batch: list[ChunkPart]) -> list[ChunkPart]:
+        """Read uncompressed chunks from files, and return the parts whose chunks are missing.
+
+        A chunk is read into the result if its elements are contiguous there. Otherwise, the chunk
+        or its window is read into a buffer, and the selected elements are copied. Consecutive parts
+        with the same window use the same buffer, which avoids allocating memory for each part.
+        """
+        absent: list[ChunkPart] = []
+        box: Array | None = None
+        previous: Window | None = None
+        for part in batch:
+            try:
+                key = self.layout.key_of(part.chunk)
+                target = self._target_as_chunk(part) if self.in_place else None
+                if target is not None:
+                    size = self.store.fetch_into(key, _buffer(target))
+                else:
+                    window = self._window(part)
+                    if box is None or window is not previous:
+                        shape = self.node.chunk_shape if window is None else window.shape
+                        box = np.ndarray(shape, self.node.dtype)
+                        rows = [] if window is None else _rows(box, window.spans)
+                        previous = window
+                    values = box
+                    if window is None:
+                        size = self.store.fetch_into(key, _buffer(box))
+                    else:
+                        size = self.store.fetch_ranges_into(key, window.spans, rows)
+                if size is None:
+                    absent.append(part)
+                    continue
+                self.codec.check_stored_size(size)
+                if target is None:
+                    source = part.source if window is None else window.source
+                    self._place(values, source, part.target)
+                elif self.convert is not None:
+                    self.convert(target, target)
+            except NczarrError as error:
+                self._locate(error, part)
+                raise
+        return absent
+
+    def _read_whole(self, batch: list[ChunkPart]) -> None:
+        """Fetch and decode chunks, directly into the result if possible."""
         scratch = None
         chunks = [part.chunk for part in batch]
-        fetched = self.layout.fetch(self._chunk_store, chunks)
-        fetched = self._with_context(fetched, batch)
-        for part, (codec, data) in zip(batch, self._with_codec(fetched, chunks), strict=True):
+        fetched = self._with_context(self.layout.fetch(self._chunk_store, chunks), batch)
+        for part, (codec, data) in zip(batch, self._with_codec(fetched), strict=True):
             try:
                 if data is None:
                     self._place_fill(part)
                     continue
-                target = self._target_as_chunk(part) if in_place else None
+                target = self._target_as_chunk(part) if self.in_place else None
                 if target is None:
                     # Use one buffer for all chunks, because allocating a buffer can take longer
                     # than decoding. Create it only when it is needed, because freeing it can be
@@ -121,12 +169,8 @@ class PartReader:
                 self._locate(error, part)
                 raise
 
-    def _with_codec(
-        self, fetched: Iterator[Bytes | None], chunks: Sequence[Index]
-    ) -> Iterator[tuple[ChunkCodec, Any]]:
-        """Yield the data of each chunk, together with the codec chain that decodes the data.
-
-        `fetched` yields the encoded bytes of `chunks`.
+    def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
+        """Yield the data of each fetched chunk, together with the codec chain that decodes it.
 
         If decoding several chunks in one call is faster, `ChunkCodec.decode_many` first decodes
         them with the last codec. The yielded chain then contains only the remaining codecs.
@@ -136,9 +180,8 @@ class PartReader:
             yield from zip(itertools.repeat(self.codec), fetched)
             return
         count = max(2, _DECODED_TOGETHER_BYTES // max(1, self.codec.flow.bound))
-        in_turn = self.store.reads_in_place and self.layout.fetches_separately(chunks)
         while True:
-            with self._turn() if in_turn else nullcontext():
+            with self._turn() if self.store.reads_in_place else nullcontext():
                 encoded = list(itertools.islice(fetched, count))
             if not encoded:
                 return
@@ -159,30 +202,6 @@ class PartReader:
         finally:
             if acquired:
                 self._lock.release()
-
-    def _read_in_place(self, part: ChunkPart) -> bool:
-        """Read an uncompressed chunk directly into the result.
-
-        Return False if this is impossible because the chunk is missing, or because its elements are
-        not contiguous in the result.
-        """
-        target = self._target_as_chunk(part)
-        if target is None:
-            return False
-        try:
-            # Arrays of times, and of dtypes from other packages, do not support the buffer
-            # protocol.
-            buffer = target if target.dtype.kind in "iufb" else bytes_of(target)
-            size = self.store.fetch_into(self.layout.key_of(part.chunk), buffer)
-            if size is None:
-                return False
-            self.codec.check_stored_size(size)
-            if self.convert is not None:
-                self.convert(target, target)
-        except NczarrError as error:
-            self._locate(error, part)
-            raise
-        return True
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
         """Return a view of the result into which a chunk can be decoded directly.
@@ -277,29 +296,22 @@ class PartReader:
             chunk=part.chunk,
         )
 
-    def _windows(self, batch: list[ChunkPart]) -> list[Window] | None:
-        windows = []
-        for part in batch:
-            if part.complete:
-                return None
-            # Most chunks share their selectors. The cache keeps the selectors alive, so that their
-            # ids stay unique.
-            ids = tuple(map(id, part.source))
-            cached = self._cached_windows.get(ids)
-            if cached is None:
-                window = byte_window(self.node, self.axes, part.source, remote=self.store.remote)
-                if len(self._cached_windows) >= _MAX_CACHED_WINDOWS:
-                    self._cached_windows.clear()
-                cached = self._cached_windows[ids] = part.source, window
-            _, window = cached
-            if window is None:
-                return None
-            windows.append(window)
-        return windows
+    def _window(self, part: ChunkPart) -> Window | None:
+        """Return the part of a chunk to read, or None to read the whole chunk."""
+        if part.complete:
+            return None
+        # Most chunks share their selectors. The cache keeps the selectors alive, so that their
+        # ids stay unique.
+        ids = tuple(map(id, part.source))
+        cached = self._cached_windows.get(ids)
+        if cached is None:
+            window = byte_window(self.node, self.axes, part.source, remote=self.store.remote)
+            if len(self._cached_windows) >= _MAX_CACHED_WINDOWS:
+                self._cached_windows.clear()
+            cached = self._cached_windows[ids] = part.source, window
+        return cached[1]
 
-    def _read_windows(self, batch: list[ChunkPart], windows: list[Window]) -> None:
-        if self.direct:
-            batch, windows = self._read_windows_into(batch, windows)
+    def _read_windows(self, batch: list[ChunkPart], windows: Sequence[Window]) -> None:
         if self.ranged:
             wanted = [
                 (part.chunk, window.spans) for part, window in zip(batch, windows, strict=True)
@@ -323,34 +335,6 @@ class PartReader:
                 self._locate(error, part)
                 raise
 
-    def _read_windows_into(
-        self, batch: list[ChunkPart], windows: list[Window]
-    ) -> tuple[list[ChunkPart], list[Window]]:
-        """Read windows of chunks into a buffer, and copy the selected elements to the result.
-
-        Return the parts whose chunks are missing, and the windows of these parts. Consecutive parts
-        with the same window use the same buffer, which avoids allocating memory for each part.
-        """
-        fetch = self.store.fetch_ranges_into
-        absent: tuple[list[ChunkPart], list[Window]] = [], []
-        previous = None
-        for part, window in zip(batch, windows, strict=True):
-            try:
-                if window is not previous:
-                    box = np.empty(window.shape, self.node.dtype)
-                    rows, previous = _rows(box, window.spans), window
-                size = fetch(self.layout.key_of(part.chunk), window.spans, rows)
-                if size is None:
-                    absent[0].append(part)
-                    absent[1].append(window)
-                else:
-                    self.codec.check_stored_size(size)
-                    self._place(box, window.source, part.target)
-            except NczarrError as error:
-                self._locate(error, part)
-                raise
-        return absent
-
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
         """Return byte ranges of a decoded Blosc chunk, or None if the chunk does not exist.
 
@@ -358,7 +342,7 @@ class PartReader:
         the whole chunk. `spans` contains the start and length of each range.
         """
         with self.store.reading(self.layout.key_of(chunk)) as read:
-            pieces = self._from_blocks(read, spans)
+            pieces = read_blosc_spans(read, self.codec.flow.bound, spans)
         if pieces is not None:
             return pieces
         (data,) = self.layout.fetch(self.store, [chunk])
@@ -367,31 +351,13 @@ class PartReader:
         decoded = bytes_of(self.codec.decode(data))
         return [decoded[start : start + length].data for start, length in spans]
 
-    def _from_blocks(self, read: Read, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Return byte ranges of a decoded Blosc chunk, decoding only the blocks that contain them.
 
-        Return None if the chunk does not exist, cannot be decoded block by block, or can be decoded
-        faster as a whole.
-        """
-        header = read(0, HEADER_BYTES)
-        frame = None if header is None else parse_blosc(header, self.codec.flow.bound)
-        if frame is None:
-            return None
-        numbers = frame.blocks_of(spans)
-        if 2 * len(numbers) * frame.block > frame.size:
-            return None
-        table = read(*frame.table)
-        ranges = [] if table is None else frame.block_ranges(table, numbers)
-        blocks = [data for data in itertools.starmap(read, ranges) if data is not None]
-        if len(blocks) < len(numbers):  # the chunk was removed while it was being read
-            return None
-        decoded = frame.decode(numbers, blocks)
-        pieces: list[Bytes] = []
-        for start, length in spans:
-            number, within = divmod(start, frame.block)
-            first = numbers.index(number) * frame.block + within
-            pieces.append(decoded[first : first + length].data)
-        return pieces
+def _buffer(array: Array) -> Any:
+    """Return an object with the memory of an array that supports the buffer protocol.
+
+    Arrays of times, and of dtypes from other packages, do not support it.
+    """
+    return array if array.dtype.kind in "iufb" else bytes_of(array)
 
 
 def _rows(box: Array, spans: list[tuple[int, int]]) -> list[memoryview]:

@@ -88,10 +88,6 @@ class Shards:
         if batch:
             yield batch
 
-    def fetches_separately(self, chunks: Sequence[Index]) -> bool:
-        """Return whether `fetch` reads every chunk individually instead of reading whole shards."""
-        return max(Counter(map(self.shard_of, chunks)).values()) < self._whole_from
-
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, in order, with None for missing chunks.
 

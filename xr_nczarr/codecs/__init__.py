@@ -1,6 +1,6 @@
 """Decode and encode chunks, without decoding more data than the metadata declares."""
 
-from xr_nczarr.codecs.blosc_blocks import HEADER_BYTES, parse_blosc
+from xr_nczarr.codecs.blosc_blocks import read_blosc_spans
 from xr_nczarr.codecs.compressors import crc32
 from xr_nczarr.codecs.pipeline import DAMAGED, ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import (
@@ -18,7 +18,6 @@ from xr_nczarr.codecs.shard_index import ShardIndex
 __all__ = [
     "COMPRESSED_STARTS",
     "DAMAGED",
-    "HEADER_BYTES",
     "ChunkCodec",
     "ShardIndex",
     "bytes_of",
@@ -29,6 +28,6 @@ __all__ = [
     "compressed",
     "crc32",
     "decompressed",
-    "parse_blosc",
+    "read_blosc_spans",
     "registered_kind",
 ]
