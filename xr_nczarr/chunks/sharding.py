@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import floordiv, mod
 
@@ -51,10 +52,6 @@ class Shards:
             )
         self.node = node
         self.levels = levels
-        self.chunks_per_shard = tuple(
-            whole // part for whole, part in zip(node.object_shape, node.chunk_shape, strict=True)
-        )
-        self._whole_from = 1 if levels[0].wrapped else math.prod(self.chunks_per_shard) / 2
         shapes = [*(level.shape for level in node.shards), node.chunk_shape]
         # For each level, the number of innermost chunks along each dimension of a shard. The last
         # item is for the chunks themselves, and contains only ones.
@@ -62,10 +59,11 @@ class Shards:
             tuple(part // chunk for part, chunk in zip(shape, node.chunk_shape, strict=True))
             for shape in shapes
         ]
+        self._whole_from = 1 if levels[0].wrapped else math.prod(self._spans[0]) / 2
 
     def shard_of(self, chunk: Index) -> Index:
         """Return the grid index of the shard that contains a chunk."""
-        return tuple(map(floordiv, chunk, self.chunks_per_shard))
+        return tuple(map(floordiv, chunk, self._spans[0]))
 
     def key_of(self, chunk: Index) -> str:
         """Return the key of the shard that contains a chunk."""
@@ -128,19 +126,19 @@ class Shards:
                 raise error.cause from None
             yield from self._fetch_current(store, chunks[done:], tries - 1)
 
-    def _fetch(self, store: _Fetching, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
+    def _fetch(self, source: _ShardReader, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         shards = [self.shard_of(chunk) for chunk in chunks]
         holders = {shard: ByteRange(self.node.chunk_keys.key(shard), 0, 0) for shard in set(shards)}
         ranges: Sequence[ByteRange | None] = [holders[shard] for shard in shards]
         counts = Counter(holders[shard].key for shard in shards)
-        source = _RangeReader(store, self._fetch_dense(store, counts))
+        source.whole = self._fetch_dense(source.store, counts)
         for depth in range(len(self.levels)):
             ranges = self._locate(depth, chunks, ranges, source)
         fetched = source.read(span for span in ranges if span is not None)
         for span in ranges:
             yield None if span is None else next(fetched)
 
-    def _fetch_dense(self, store: _Fetching, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
+    def _fetch_dense(self, store: Store, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
         """Fetch the shards that should be read as a whole.
 
         A shard is read as a whole if at least half of its chunks are requested, or if the metadata
@@ -163,7 +161,7 @@ class Shards:
         depth: int,
         chunks: Sequence[Index],
         shard_ranges: Sequence[ByteRange | None],
-        source: _RangeReader,
+        source: _ShardReader,
     ) -> list[ByteRange | None]:
         """Look up chunks in the shard indices at one nesting level, and return their byte ranges.
 
@@ -176,9 +174,10 @@ class Shards:
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
         ranges = [self._index_range(level, depth, holder) for holder in holders]
         entries = {}
-        for holder, data in zip(holders, source.read_indices(ranges), strict=True):
+        for holder, data in zip(holders, source.read(ranges, of_indices=True), strict=True):
             if data is not None:
-                size = source.size(holder.key) if depth == 0 else holder.length
+                whole = source.whole.get(holder.key)
+                size = holder.length if depth else None if whole is None else len(whole)
                 with ErrorContext(key=holder.key):
                     entries[holder] = level.parse(data, size)
         located: list[ByteRange | None] = []
@@ -186,7 +185,7 @@ class Shards:
             table = None if shard is None else entries.get(shard)
             span = None if table is None else level.locate(table, self._within(depth, chunk))
             if shard is not None and span is None:
-                source.store.check_missing(shard.key)
+                source.check_missing(shard.key)
             if shard is None or span is None:
                 located.append(None)
             else:
@@ -235,7 +234,7 @@ class Shards:
         """Return the grid indices of all chunks in the same shard that are inside the array."""
         node = self.node
         grid = grid_shape(node.shape, node.chunk_shape)
-        sizes = zip(self.shard_of(chunk), self.chunks_per_shard, grid, strict=True)
+        sizes = zip(self.shard_of(chunk), self._spans[0], grid, strict=True)
         ranges = [range(at * count, min((at + 1) * count, end)) for at, count, end in sizes]
         return list(itertools.product(*ranges))
 
@@ -244,34 +243,70 @@ class Shards:
         store.delete(self.key_of(chunk))
 
 
-class _OpenOnceReader:
+class _ShardReader(ABC):
+    """A reader of byte ranges that accesses the store only for shards that are not in memory.
+
+    Attributes
+    ----------
+    whole
+        Mapping from the keys of shards in memory to their bytes, or to None for missing shards.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.whole: dict[str, Bytes | None] = {}
+
+    def read(
+        self, ranges: Iterable[ByteRange], *, of_indices: bool = False
+    ) -> Iterator[Bytes | None]:
+        """Yield the bytes of each range. If `of_indices` is True, the ranges are shard indices."""
+        wanted = list(ranges)
+        fetch = self._fetch_indices if of_indices else self._fetch_ranges
+        fetched = fetch([span for span in wanted if span.key not in self.whole])
+        for span in wanted:
+            if span.key not in self.whole:
+                yield next(fetched)
+                continue
+            data = self.whole[span.key]
+            if data is None:
+                yield None
+            else:
+                start = span.start + len(data) if span.start < 0 else span.start
+                yield memoryview(data)[start : start + span.length]
+
+    def check_missing(self, key: str) -> None:  # noqa: B027
+        """Do nothing, unless the index that lists a chunk as missing may be outdated.
+
+        `key` is the key of the shard.
+        """
+
+    @abstractmethod
+    def _fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        """Yield the bytes of each range, or None for a range of a missing shard."""
+
+    def _fetch_indices(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        return self._fetch_ranges(ranges)
+
+
+class _OpenOnceReader(_ShardReader):
     """A reader of a local store that opens each object only once.
 
     As a result, everything read from an object belongs to the same version of the object.
     """
 
     def __init__(self, store: Store, stack: ExitStack) -> None:
-        self.store = store
-        self.fetch = store.fetch
+        super().__init__(store)
         self._stack = stack
         self._reads: dict[str, Read] = {}
 
-    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+    def _fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         for key, start, length in ranges:
             if key not in self._reads:
                 self._reads[key] = self._stack.enter_context(self.store.reading(key))
             yield self._reads[key](start, length)
 
-    fetch_indices = fetch_ranges
 
-    def check_missing(self, key: str) -> None:
-        """Do nothing, because shard indices cannot become stale.
-
-        They are read from objects that stay open.
-        """
-
-
-class _VersionedReader:
+class _VersionedReader(_ShardReader):
     """A reader of a remote store that reads all byte ranges of an object from the same version.
 
     If the store reports versions, reading a different version raises _ReplacedError, and shard
@@ -284,20 +319,19 @@ class _VersionedReader:
     """
 
     def __init__(self, store: Store, *, refresh: bool) -> None:
-        self.store = store
-        self.fetch = store.fetch
+        super().__init__(store)
         self._refresh = refresh
         self._versions: dict[str, str | None] = {}
         self._kept: set[str] = set()
 
-    def fetch_indices(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+    def _fetch_indices(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         names = [(self.store.name, *item) for item in ranges]
         self._kept.update(item.key for item in ranges)
         indices = _indices.load(names, self._fetch_new, refresh=self._refresh)
         for name, item in zip(names, ranges, strict=True):
             yield self._checked(item, indices[name])
 
-    def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+    def _fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         try:
             for item, response in zip(ranges, self.store.fetch_versions(ranges), strict=True):
                 yield self._checked(item, response)
@@ -348,44 +382,3 @@ class _ReplacedError(Exception):
     def __init__(self, cause: StorageError) -> None:
         super().__init__()
         self.cause = cause
-
-
-_Fetching = _VersionedReader | _OpenOnceReader
-
-
-class _RangeReader:
-    """A reader of byte ranges that accesses the store only for objects that are not in memory.
-
-    `objects` maps the keys of objects in memory to their bytes, or to None for missing objects.
-    """
-
-    def __init__(self, store: _Fetching, objects: Mapping[str, Bytes | None]) -> None:
-        self.store = store
-        self.objects = objects
-
-    def size(self, key: str) -> int | None:
-        data = self.objects.get(key)
-        return None if data is None else len(data)
-
-    def read_indices(self, ranges: Iterable[ByteRange]) -> Iterator[Bytes | None]:
-        return self._read(list(ranges), self.store.fetch_indices)
-
-    def read(self, ranges: Iterable[ByteRange]) -> Iterator[Bytes | None]:
-        return self._read(list(ranges), self.store.fetch_ranges)
-
-    def _read(
-        self,
-        wanted: Sequence[ByteRange],
-        fetch: Callable[[Sequence[ByteRange]], Iterator[Bytes | None]],
-    ) -> Iterator[Bytes | None]:
-        remote = fetch([span for span in wanted if span.key not in self.objects])
-        for span in wanted:
-            if span.key not in self.objects:
-                yield next(remote)
-                continue
-            data = self.objects[span.key]
-            if data is None:
-                yield None
-            else:
-                start = span.start + len(data) if span.start < 0 else span.start
-                yield memoryview(data)[start : start + span.length]
