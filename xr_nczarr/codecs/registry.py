@@ -53,15 +53,15 @@ _BYTE_CODECS: Mapping[str, Builder] = {
     "bitround": filters.build_bitround,
     "packbits": filters.build_sized,
     "base64": filters.build_sized,
+    "scale_offset": casts.build_scale_offset,
+    "cast_value": casts.build_cast_value,
     **dict.fromkeys(filters.TYPED, filters.build_typed),
     **dict.fromkeys(filters.CHECKSUMS, filters.build_sized),
     **dict.fromkeys(compressors.COMPRESSORS, compressors.build_compressor),
 }
-_VERSION_3_CODECS: Mapping[str, Builder] = {
-    "scale_offset": casts.build_scale_offset,
-    "cast_value": casts.build_cast_value,
-}
-_BUILT_IN = ("bytes", "endian", "transpose", "crc32c")
+_BUILDERS = {**_ITEM_CODECS, **_BYTE_CODECS}
+_VERSION_3_ONLY = ("scale_offset", "cast_value")
+_BUILT_IN = ("bytes", "endian", "transpose", "crc32c", *_VERSION_3_ONLY)
 """Codecs that numcodecs does not provide, or provides only if an extra library is installed."""
 _DOCUMENT_CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Mapping from the first bytes of a compressed document to the codec that decompresses it."""
@@ -127,7 +127,8 @@ def check_codec(
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with ErrorContext(variable=node.path):
         for spec in (*node.codecs, *shard_specs):
-            _find_builder(spec, custom or {}, plugins)
+            with ErrorContext(place=_place(spec)):
+                _find_builder(spec, custom or {}, plugins)
 
 
 def check_fill(node: ArrayNode) -> None:
@@ -144,7 +145,7 @@ def check_fill(node: ArrayNode) -> None:
     flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
     fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
     for spec in node.codecs:
-        if fill is None or spec.name not in _VERSION_3_CODECS:
+        if fill is None or spec.name not in _VERSION_3_ONLY:
             continue
         codec = compile_chain([spec], flow, DEFAULT_LIMITS, {})
         try:
@@ -298,17 +299,13 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
             "the chunks are pickled objects, which can execute arbitrary code when they are read",
             remedy="If you trust the store, open it in Python with "
             'codecs={"pickle": numcodecs.Pickle}',
-            place=_place(spec),
         )
-    if name in _VERSION_3_CODECS:
-        if spec.is_buffer_filter:
-            raise UnsupportedError(
-                f"codec {name} exists only in Zarr v3",
-                remedy="Write with zarr_format=3, or pass different codecs (codecs=[] for none)",
-                place=_place(spec),
-            )
-        return _VERSION_3_CODECS[name]
-    builder = _ITEM_CODECS.get(name) or _BYTE_CODECS.get(name)
+    if name in _VERSION_3_ONLY and spec.is_buffer_filter:
+        raise UnsupportedError(
+            f"codec {name} exists only in Zarr v3",
+            remedy="Write with zarr_format=3, or pass different codecs (codecs=[] for none)",
+        )
+    builder = _BUILDERS.get(name)
     codec_class = numcodecs_registry.codec_registry.get(name)
     if builder is not None and (name in _BUILT_IN or codec_class is not None):
         return builder
@@ -325,30 +322,32 @@ def registered_kind(name: str) -> str | None:
     The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if no plugin
     provides the codec, or if the codec is available without a plugin.
     """
-    if name in _VERSION_3_CODECS or name in _BUILT_IN or name in numcodecs_registry.codec_registry:
+    if name in _BUILT_IN or name in numcodecs_registry.codec_registry:
         return None
     return codec_plugins.kind_of(name)
 
 
 def check_known(name: str) -> None:
     """Raise UnsupportedError if no installed package provides a codec with this name."""
+    spec = CodecSpec(name, document={"name": name})
     try:
-        _find_builder(CodecSpec(name, document={"name": name}), {}, plugins=True)
+        _find_builder(spec, {}, plugins=True)
     except UnsupportedError as error:
         error.remedy = error.remedy.partition(", or open the store")[0]
+        error.add_context(place=_place(spec))
         raise
 
 
 def _load_class(spec: CodecSpec) -> Any:
     quoted = quote(repr(spec.name))
     if spec.name not in numcodecs_registry.entries:
-        known = {*_VERSION_3_CODECS, *_BUILT_IN, *numcodecs_registry.codec_registry}
+        known = {*_BUILT_IN, *numcodecs_registry.codec_registry}
         hint = suggestion(spec.name, known | numcodecs_registry.entries.keys())
         remedy = (
             f"{hint}Install the package that registers it with numcodecs, or open the store in "
             f"Python with codecs={{{quoted}: CodecClass}}"
         )
-        raise UnsupportedError(f"unknown codec {quoted}", remedy=remedy, place=_place(spec))
+        raise UnsupportedError(f"unknown codec {quoted}", remedy=remedy)
     try:
         return numcodecs_registry.entries[spec.name].load()
     except (ImportError, AttributeError) as error:
@@ -356,7 +355,6 @@ def _load_class(spec: CodecSpec) -> Any:
             f"the package that provides codec {quote(spec.name)} cannot be imported: "
             f"{reason_of(error)}",
             remedy="Reinstall the codec's package and all its dependencies",
-            place=_place(spec),
         ) from error
 
 
