@@ -298,22 +298,21 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
         return pieces._replace(targets=[_reversed(target, length) for target in pieces.targets])
     if step == 1:
         return _split_run(size, chunk, start, stop)
-    chunks, sources, targets, complete = [], [], [], []
     last = start + (length - 1) * step
-    taken_before = 0
-    position = start
-    while position <= last:
-        number = position // chunk
-        origin = number * chunk
-        end = min(origin + chunk, size)
-        taken = (min(end - 1, last) - position) // step + 1
-        source_start = position - origin
-        chunks.append(number)
-        sources.append(slice(source_start, source_start + (taken - 1) * step + 1, step))
-        targets.append(slice(taken_before, taken_before + taken))
-        complete.append(taken == end - origin)
-        taken_before += taken
-        position += taken * step
+    # If the step is longer than a chunk, some chunks may be skipped.
+    chunks = (
+        [position // chunk for position in range(start, stop, step)]
+        if step > chunk
+        else range(start // chunk, last // chunk + 1)
+    )
+    bounds = [max(0, (number * chunk - start + step - 1) // step) for number in chunks]
+    targets = list(map(slice, bounds, [*bounds[1:], length]))
+    sources, complete = [], []
+    for number, target in zip(chunks, targets, strict=True):
+        offset = start - number * chunk
+        low, high = offset + target.start * step, offset + target.stop * step
+        sources.append(slice(low, high - step + 1, step))
+        complete.append(target.stop - target.start == min(chunk, size - number * chunk))
     return _Pieces(chunks, _deduplicated(sources), targets, complete)
 
 
