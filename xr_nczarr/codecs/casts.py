@@ -208,49 +208,42 @@ class Cast:
             values = np.where(np.logical_or.reduce(masks), self.source.type(0), values)
         native = values.astype(self.source.newbyteorder("="), copy=False)
         with np.errstate(all="ignore"):
-            if self.target.kind not in "iu":
-                self._to_floats(native, out)
-            elif self.source.kind in "iu":
+            if self.target.kind in "iu":
                 self._to_integers(native, out)
             else:
-                self._rounded(native, out)
+                self._to_floats(native, out)
         for mask, (_, result) in zip(masks, self.pairs, strict=True):
             out[mask] = result
 
     def _to_integers(self, values: Array, out: Array) -> None:
-        target_range, source_range = np.iinfo(self.target), np.iinfo(self.source)
-        low, high = max(target_range.min, source_range.min), min(target_range.max, source_range.max)
-        if (low, high) != (source_range.min, source_range.max) and self.out_of_range != "wrap":
-            outside = (values < low) | (values > high)
-            if outside.any():
-                self._check_clamp(values, outside)
-                values = np.clip(values, low, high)
-        out[...] = values  # NumPy wraps integers modulo 2**bits
+        if self.source.kind == "f":
+            values = self._rounded(values)
+        range_, native = np.iinfo(self.target), self.target.newbyteorder("=")
+        # A double cannot always represent range_.max exactly, but it can represent range_.max + 1.
+        below, above = values < range_.min, values >= range_.max + 1
+        outside = below | above
+        if not outside.any():
+            out[...] = values.astype(native)
+        elif self.out_of_range == "wrap":
+            if self.source.kind == "f":
+                size = np.fmod(np.abs(values), 2.0**64).astype("u8")
+                values = np.where(values < 0, np.negative(size), size)
+            # NumPy wraps integers modulo 2**bits.
+            out[...] = values.astype(f"u{self.target.itemsize}").view(native)
+        else:
+            self._check_clamp(values, outside)
+            clamped = np.where(outside, 0, values).astype(native)
+            clamped[below], clamped[above] = range_.min, range_.max
+            out[...] = clamped
 
-    def _rounded(self, values: Array, out: Array) -> None:
+    def _rounded(self, values: Array) -> Array:
         values = values.astype("f8", copy=False)  # exact for all other float types
         finite = np.isfinite(values)
         if not finite.all():
             raise self._error(
                 values, ~finite, 'Map the value with the codec parameter "scalar_map"'
             )
-        rounded = _ROUNDINGS[self.rounding](values)
-        range_ = np.iinfo(self.target)
-        # A double cannot always represent range_.max exactly, but it can represent range_.max + 1.
-        low, above = float(range_.min), float(range_.max + 1)
-        outside = (rounded < low) | (rounded >= above)
-        if not outside.any():
-            out[...] = rounded.astype(self.target.newbyteorder("="))
-        elif self.out_of_range == "wrap":
-            size = np.fmod(np.abs(rounded), 2.0**64).astype("u8")
-            wrapped = np.where(rounded < 0, np.negative(size), size)
-            bits = wrapped.astype(f"u{self.target.itemsize}")
-            out[...] = bits.view(self.target.newbyteorder("="))
-        else:
-            self._check_clamp(values, outside)
-            clamped = np.where(outside, 0, rounded).astype(self.target.newbyteorder("="))
-            clamped[rounded < low], clamped[rounded >= above] = range_.min, range_.max
-            out[...] = clamped
+        return _ROUNDINGS[self.rounding](values)
 
     def _to_floats(self, values: Array, out: Array) -> None:
         result = values.astype(self.target.newbyteorder("="))
