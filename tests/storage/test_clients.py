@@ -709,27 +709,17 @@ def test_chunks_are_requested_concurrently(http_server: HttpServer, client: str)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_many_small_objects_are_requested_concurrently(
+def test_many_metadata_documents_are_requested_concurrently(
     http_server: HttpServer, client: str
 ) -> None:
     keys = [str(index) for index in range(100)]
     for key in keys:
         Path(http_server.root, key).write_bytes(b"1")
     store = open_store(http_server.url, storage_options={"client": client})
-    store = store.of_small_objects().bounded(1000)
+    store = store.probing().bounded(1000)
     http_server.fault("together", path="*", times=100)
     assert [bytes(data or b"") for data in store.fetch(keys)] == [b"1"] * 100
     assert http_server.most_in_flight == 100
-
-
-def test_objects_are_requested_only_when_needed_without_read_ahead(http_server: HttpServer) -> None:
-    for key in "abc":
-        Path(http_server.root, key).write_bytes(b"1")
-    store = open_store(http_server.url, storage_options={"client": "obstore"})
-    fetched = store.without_read_ahead().fetch(["a", "b", "c"])
-    for requests in (1, 2, 3):
-        assert bytes(next(fetched) or b"") == b"1"
-        assert len(http_server.requests) == requests
 
 
 def test_number_of_concurrent_requests_for_large_chunks_is_limited(http_server: HttpServer) -> None:

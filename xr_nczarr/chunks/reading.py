@@ -75,8 +75,6 @@ class PartReader:
         separate = not self.node.shards
         self.ranged = self.codec.raw and separate and is_whole
         self.direct = self.ranged and self.store.reads_in_place
-        requests_singly = separate and not self.read_ahead
-        self._chunk_store = self.store.without_read_ahead() if requests_singly else self.store
         # Decoding single blocks takes three small reads instead of one large read. This is slower
         # if each read costs a round trip.
         names = [spec.name for spec in self.node.codecs]
@@ -145,7 +143,7 @@ class PartReader:
         """Fetch and decode chunks, directly into the result if possible."""
         scratch = None
         chunks = [part.chunk for part in batch]
-        fetched = self._with_context(self.layout.fetch(self._chunk_store, chunks), batch)
+        fetched = self._with_context(self._fetch(chunks), batch)
         for part, (codec, data) in zip(batch, self._with_codec(fetched), strict=True):
             try:
                 if data is None:
@@ -168,6 +166,13 @@ class PartReader:
             except NczarrError as error:
                 self._locate(error, part)
                 raise
+
+    def _fetch(self, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
+        """Yield the encoded bytes of each chunk, or None for a missing chunk."""
+        if self.read_ahead or self.node.shards:
+            return self.layout.fetch(self.store, chunks)
+        singles = (self.layout.fetch(self.store, [chunk]) for chunk in chunks)
+        return itertools.chain.from_iterable(singles)
 
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each fetched chunk, together with the codec chain that decodes it.

@@ -64,9 +64,6 @@ class _WrapperStore(Store):
     def bounded(self, max_bytes: int) -> Store:
         return self._wrap(self.source.bounded(max_bytes))
 
-    def without_read_ahead(self) -> Store:
-        return self._wrap(self.source.without_read_ahead())
-
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         return self._read(keys, self.source.fetch)
 
@@ -270,7 +267,7 @@ class PrefetchGroup:
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
-        self._store = store.of_small_objects().bounded(max_bytes)
+        self._store = store.bounded(max_bytes)
         self._keys = frozenset(keys)
         self._fetched: dict[str, Bytes | None] | None = None
         self._lock = ProcessLock()

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import urllib.parse
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from itertools import islice
 from typing import Any, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, NotFoundError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.location import plain_filesystem
-from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
-from xr_nczarr.storage.remote_client import IN_FLIGHT, Expected, RemoteClient, Rules
+from xr_nczarr.storage.ranges import ByteRange, Versioned, too_large
+from xr_nczarr.storage.remote_client import (
+    IN_FLIGHT,
+    TRANSIENT,
+    Expected,
+    RemoteClient,
+    Response,
+    Rules,
+    map_ahead,
+)
 from xr_nczarr.storage.retries import (
     is_missing_bucket,
-    is_transient,
     page_error,
     page_in,
     remedy_of,
@@ -33,11 +37,9 @@ from xr_nczarr.storage.url import canonical, is_web, mask
 
 _Result = TypeVar("_Result")
 
-_log = logging.getLogger(__name__)
-
 _HELPERS = 2
 _BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # requests per helper thread
-_SMALL_BATCH = 64  # requests for small objects per helper thread
+_SMALL_BATCH = 64  # requests for metadata per helper thread
 CONNECTIONS = _HELPERS * _SMALL_BATCH
 _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # bytes in each batch, once the size of the objects is known
@@ -100,9 +102,7 @@ class FsspecReader(RemoteClient):
             return f"{self.root}/{urllib.parse.quote(key)}{self.query}"
         return f"{self.root}/{key}" if self.root else key
 
-    def fetch(
-        self, requests: Sequence[ByteRange], expected: Expected
-    ) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
         """Yield the requested bytes for each request, or None for a missing file.
 
         While the caller processes a response, helper threads prefetch the next batches.
@@ -113,64 +113,39 @@ class FsspecReader(RemoteClient):
 
         def batches() -> Iterator[Sequence[ByteRange]]:
             first = 0
-            count = usual_count if is_one_batch or expected.small else _FIRST_BATCH
+            count = usual_count if is_one_batch or expected.probing else _FIRST_BATCH
             while first < len(requests):
                 yield requests[first : first + count]
                 first += count
                 if largest:
                     count = max(1, min(2 * count, _MAX_BATCH, _BYTES_AHEAD // largest))
 
-        source = batches()
+        def request(batch: Sequence[ByteRange]) -> list[Response]:
+            nonlocal largest
+            responses = self._request(batch, expected)
+            sizes = [len(item.data) for item in responses if isinstance(item, Versioned)]
+            largest = max(largest, 1, *sizes)
+            return responses
+
         if self.sequential or is_one_batch:
-            for batch in source:
-                yield from map(_versioned, self._request(batch, expected))
+            for responses in map(request, batches()):
+                yield from responses
             return
-        helpers = ThreadPoolExecutor(_HELPERS, "fetch")
-        try:
-            pending = deque(
-                helpers.submit(self._request, batch, expected) for batch in islice(source, _HELPERS)
-            )
-            while pending:
-                responses = pending.popleft().result()
-                largest = max(largest, 1, *(len(response or b"") for response in responses))
-                pending.extend(
-                    helpers.submit(self._request, batch, expected) for batch in islice(source, 1)
-                )
-                yield from map(_versioned, responses)
-        finally:
-            helpers.shutdown(wait=True, cancel_futures=True)
-
-    def probe(
-        self, requests: Sequence[ByteRange], expected: Expected
-    ) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it.
-
-        Making all requests in one batch takes half the CPU time of separate calls.
-        """
-        denied: dict[int, Exception] = {}
-        responses: list[Any] = [*self._request(requests, expected, denied)]
-        for index, error in denied.items():
-            responses[index] = self._failure(error, requests[index])
-        return iter(responses)
+        with ThreadPoolExecutor(_HELPERS, "fetch") as helpers:
+            for responses in map_ahead(helpers, request, batches(), _HELPERS):
+                yield from responses
 
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
         """Call `action` with the filesystem and `path`, retrying transient failures.
 
         `key` is used in error messages.
         """
-        for _ in self.rules.retry.tries():
-            try:
-                with self._lock:
-                    return action(self.filesystem, path)
-            except NotImplementedError as error:
-                problem = "the filesystem does not support this operation"
-                raise UnsupportedError(problem, store=self.name, key=key) from error
-            except Exception as error:
-                failure = error
-                if not is_transient(error):
-                    break
-                self._log_retry(error, key)
-        raise self._failure(failure, ByteRange(key))
+
+        def attempt() -> _Result:
+            with self._lock:
+                return action(self.filesystem, path)
+
+        return self._retried(attempt, key)
 
     def size(self, key: str) -> int | None:
         """Return the size of a file in bytes, or None if the file does not exist.
@@ -178,13 +153,6 @@ class FsspecReader(RemoteClient):
         Return -1 if the server does not report the size.
         """
         return self._do(self._size, self.path(key), key)
-
-    def _actual_size(self, key: str) -> int | None:
-        size = self.size(key)
-        if size is None or size >= 0:
-            return size
-        (response,) = self._request([ByteRange(key)], Expected(self.rules.max_object_bytes))
-        return None if response is None else len(response)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
         """Return the size of a file in bytes, or None if the file does not exist.
@@ -210,43 +178,33 @@ class FsspecReader(RemoteClient):
             return None
         return -1 if info["size"] is None else int(info["size"])
 
-    def _request(
-        self,
-        requests: Sequence[ByteRange],
-        expected: Expected,
-        denied: dict[int, Exception] | None = None,
-    ) -> list[bytes | None]:
-        """Return the response to each request, or None for a missing file.
-
-        Transient failures are retried. If access is denied (401, 403), the exception is added to
-        `denied` under the index of the request, or raised as an error if `denied` is None.
-        """
-        responses: list[bytes | None] = [None] * len(requests)
+    def _request(self, requests: Sequence[ByteRange], expected: Expected) -> list[Response]:
+        """Return the response to each request, retrying transient failures."""
+        responses: list[Response] = [None] * len(requests)
         pending = list(range(len(requests)))
         for _ in self.rules.retry.tries():
-            failed: dict[int, Exception] = {}
+            failures: dict[int, NczarrError] = {}
             batch = self._cat([requests[index] for index in pending], expected)
             for index, response in zip(pending, batch, strict=True):
+                request = requests[index]
                 if not isinstance(response, Exception):
-                    responses[index] = self._checked(response, requests[index], expected)
-                elif self._is_empty(response, requests[index]):
-                    responses[index] = b""
-                elif self._is_missing(response):
-                    continue
-                elif denied is not None and status_of(response) in (401, 403):
-                    denied[index] = response
-                else:
-                    failed[index] = response
-            if not failed:
+                    responses[index] = Versioned(self._checked(response, request, expected))
+                elif self._is_empty(response, request):
+                    responses[index] = Versioned(b"")
+                elif not self._is_missing(response):
+                    failure = self._failure(response, request.key)
+                    failure.place = request.description or failure.place
+                    if isinstance(failure, AccessDeniedError):
+                        responses[index] = failure
+                    elif isinstance(failure, TRANSIENT):
+                        failures[index] = failure
+                        self._log_retry(failure, request.key)
+                    else:
+                        raise failure
+            if not failures:
                 return responses
-            pending = list(failed)
-            permanent = [index for index in failed if not is_transient(failed[index])]
-            if permanent:
-                pending = permanent
-                break
-            for index, error in failed.items():
-                self._log_retry(error, requests[index].key)
-        raise self._failure(failed[pending[0]], requests[pending[0]])
+            pending = list(failures)
+        raise failures[pending[0]]
 
     def _cat(self, requests: Sequence[ByteRange], expected: Expected) -> list[bytes | Exception]:
         """Return the response to each request, or the exception that the request raised.
@@ -301,12 +259,6 @@ class FsspecReader(RemoteClient):
             self._forget(path)
             return error
 
-    def _log_retry(self, error: Exception, key: str) -> None:
-        """Log a transient failure, but not its message, which can contain secrets from the URL."""
-        status = status_of(error)
-        reason = type(error).__name__ if status is None else f"status {status}"
-        _log.info("%s: %s: request failed (%s), retrying", self.name, key, reason)
-
     def _forget(self, path: str) -> None:
         """Remove a file from fsspec's ``simplecache``.
 
@@ -340,7 +292,7 @@ class FsspecReader(RemoteClient):
         if page:
             self._forget(self.path(key))
             raise page_error(request.description or "an object", page, store=self.name, key=key)
-        if not request.is_whole and length < len(response) == self._actual_size(key):
+        if not request.is_whole and length < len(response) == self.size(key):
             return response[start:][:length]
         return response
 
@@ -352,7 +304,7 @@ class FsspecReader(RemoteClient):
         """
         if not request.is_whole or status_of(error) != 416:
             return False
-        return self._actual_size(request.key) == 0
+        return self.size(request.key) == 0
 
     def _is_missing(self, error: Exception) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -364,31 +316,28 @@ class FsspecReader(RemoteClient):
         status = 403 if isinstance(error, PermissionError) else status_of(error)
         return status in self.rules.missing_status
 
-    def _failure(self, error: Exception, request: ByteRange) -> NczarrError:
+    def _failure(self, error: Exception, key: str) -> NczarrError:
         """Convert an exception from the filesystem to an NczarrError.
 
         The exception is not chained if its message can contain secrets. An aiohttp error is never
         chained, because it contains the headers of the request and cannot be pickled.
         """
-        key = request.key or None
         if isinstance(error, NczarrError):
-            return error.add_context(store=self.name, key=key)
-        failure = storage_error(error, store=self.name, key=key)
-        if is_transient(error):
+            return error.add_context(store=self.name, key=key or None)
+        failure: NczarrError = storage_error(error, store=self.name, key=key or None)
+        if isinstance(error, NotImplementedError):
+            problem = "the filesystem does not support this operation"
+            failure = UnsupportedError(problem, store=self.name, key=key or None)
+        if isinstance(failure, TRANSIENT):
             failure.remedy = remedy_of(error)
-        failure.place = request.description or failure.place
         failure.problem = mask(failure.problem) if "://" in failure.problem else failure.problem
         failure.__cause__ = None if self._secret or hasattr(error, "request_info") else error
         return failure
 
 
-def _versioned(response: bytes | None) -> Versioned | None:
-    return None if response is None else Versioned(response)
-
-
 def _batch_size(expected: Expected) -> int:
     """Return the number of requests that each helper thread makes concurrently."""
-    return _SMALL_BATCH if expected.small else _BATCH_REQUESTS
+    return _SMALL_BATCH if expected.probing else _BATCH_REQUESTS
 
 
 def is_http(filesystem: Any) -> bool:

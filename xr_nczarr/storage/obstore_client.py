@@ -5,22 +5,14 @@ It makes blocking requests in threads, without an event loop.
 
 from __future__ import annotations
 
-import logging
 import sys
 import uuid
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from itertools import islice
 from typing import Any, TypeVar
 
-from xr_nczarr.errors import (
-    NczarrError,
-    StorageConnectionError,
-    StorageError,
-    StorageTimeoutError,
-)
+from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError
 from xr_nczarr.locks import cached_property, call_after_fork
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.obstore_errors import failure_of, is_missing
@@ -32,12 +24,12 @@ from xr_nczarr.storage.remote_client import (
     Expected,
     ListedObject,
     RemoteClient,
+    Response,
     Rules,
+    map_ahead,
 )
 from xr_nczarr.storage.retries import explained_listing_errors, page_error, page_in
 from xr_nczarr.storage.url import mask
-
-_log = logging.getLogger(__name__)
 
 _SMALL_IN_FLIGHT = 2 * IN_FLIGHT
 _MIN_IN_FLIGHT = 8
@@ -140,48 +132,28 @@ class ObstoreClient(RemoteClient):
         """An identifier shared by all clients that access the same objects."""
         return super().identity if self.shared else f"{self.name} {id(self.store)}"
 
-    def fetch(
-        self, requests: Sequence[ByteRange], expected: Expected
-    ) -> Iterator[Versioned | None]:
+    def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
         """Yield the response to each request, or None for a missing object.
 
-        While the caller processes a response, threads request the next ones, unless
-        ``expected.read_ahead`` is False. To limit memory use, fewer responses are requested ahead
-        if the objects are large.
+        While the caller processes a response, threads request the next ones. To limit memory use,
+        fewer responses are requested ahead if the objects are large.
         """
         for request in requests:
             check_key(request.key, self.name)
         if self._is_substituted:
             return self._by_fsspec.fetch(requests, expected)
-        if len(requests) == 1 or not self.remote or not expected.read_ahead:
-            return (self._fetch_one(request, expected) for request in requests)
-        return self._fetch_ahead(requests, expected)
+        fetch_one = partial(self._fetch_one, expected=expected)
+        if len(requests) == 1 or not self.remote:
+            return map(fetch_one, requests)
+        max_ahead = first = _SMALL_IN_FLIGHT if expected.probing else IN_FLIGHT
+        if not expected.probing and expected.max_bytes is not None:
+            first = max(_MIN_IN_FLIGHT, min(max_ahead, _BYTES_AHEAD // expected.max_bytes))
 
-    def _fetch_ahead(
-        self, requests: Sequence[ByteRange], expected: Expected
-    ) -> Iterator[Versioned | None]:
-        ahead = max_ahead = _SMALL_IN_FLIGHT if expected.small else IN_FLIGHT
-        if not expected.small and expected.max_bytes is not None:
-            ahead = max(_MIN_IN_FLIGHT, min(max_ahead, _BYTES_AHEAD // expected.max_bytes))
-        executor, source = _threads(), iter(requests)
-        pending: deque[Future[Versioned | None]] = deque()
-        try:
-            pending.extend(
-                executor.submit(self._fetch_one, item, expected) for item in islice(source, ahead)
-            )
-            while pending:
-                response = pending.popleft().result()
-                size = max(1, len(response.data)) if response else 1
-                ahead = max(2, min(max_ahead, _BYTES_AHEAD // size))
-                missing = max(0, ahead - len(pending))
-                pending.extend(
-                    executor.submit(self._fetch_one, item, expected)
-                    for item in islice(source, missing)
-                )
-                yield response
-        finally:
-            for future in pending:
-                future.cancel()
+        def ahead(response: Response) -> int:
+            size = len(response.data) if isinstance(response, Versioned) else 0
+            return max(2, min(max_ahead, _BYTES_AHEAD // max(1, size)))
+
+        return map_ahead(_threads(), fetch_one, requests, first, ahead)
 
     def put(self, key: str, data: Bytes) -> None:
         """Write an object in one request, because a multipart upload is not atomic."""
@@ -258,12 +230,9 @@ class ObstoreClient(RemoteClient):
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""
         check_key(key, self.name)
-        try:
-            meta = self._do(key, self.store.head, missing=self.rules.missing_status)
-        except StorageError as error:
-            if self._is_final(error):
-                raise
+        if self._substitute is not None:  # some web servers omit the size, or reject the request
             return self._by_fsspec.size(key)
+        meta = self._do(key, self.store.head, missing=self.rules.missing_status)
         return None if meta is None else int(meta["size"])
 
     def address(self, key: str) -> str | None:
@@ -278,23 +247,19 @@ class ObstoreClient(RemoteClient):
     def _path(self, key: str) -> str:
         return f"{self.folder}/{key}" if self.folder else key
 
-    def _fetch_one(self, request: ByteRange, expected: Expected) -> Versioned | None:
+    def _fetch_one(self, request: ByteRange, expected: Expected) -> Response:
         try:
             return self._get(request, expected)
         except StorageError as error:
             error.add_context(place=request.description)
-            if self._is_final(error):
+            if isinstance(error, AccessDeniedError):
+                return error
+            # fsspec accepts some responses that obstore rejects.
+            if self._substitute is None or type(error) is not StorageError:
                 raise
         response = next(self._by_fsspec.fetch([request], expected))
         self._is_substituted = True
         return response
-
-    def _is_final(self, error: StorageError) -> bool:
-        """Return whether to raise `error` instead of repeating the request with fsspec.
-
-        Repeating a request can help, because fsspec accepts some responses that obstore rejects.
-        """
-        return not self.web or self._substitute is None or type(error) is not StorageError
 
     def _get(self, request: ByteRange, expected: Expected) -> Versioned | None:
         """Return the requested bytes, or None if the object does not exist.
@@ -348,20 +313,23 @@ class ObstoreClient(RemoteClient):
 
         Return None if the response has one of the HTTP statuses in `missing`.
         """
-        for _ in self.rules.retry.tries():
+
+        def attempt() -> _Result | None:
             try:
                 return action(self._path(key))
-            except NczarrError:
-                raise
             except Exception as error:
                 if is_missing(error, missing):
                     return None
-                failure = failure_of(error, store=self.name, key=key or None)
-                failure.__cause__ = None if "?" in str(error) else error
-            if not isinstance(failure, StorageConnectionError | StorageTimeoutError):
-                break
-            _log.info("%s: %s: request failed (%s), retrying", self.name, key, failure.problem)
-        raise failure
+                raise
+
+        return self._retried(attempt, key)
+
+    def _failure(self, error: Exception, key: str) -> NczarrError:
+        if isinstance(error, NczarrError):
+            return error
+        failure = failure_of(error, store=self.name, key=key or None)
+        failure.__cause__ = None if "?" in str(error) else error
+        return failure
 
 
 def _url_of(store: Any) -> str:

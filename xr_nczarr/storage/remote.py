@@ -28,6 +28,7 @@ from xr_nczarr.storage.remote_client import (
     Expected,
     ListedObject,
     RemoteClient,
+    Response,
 )
 from xr_nczarr.storage.store import Address, Store
 
@@ -86,15 +87,7 @@ class RemoteStore(Store):
 
     def probing(self) -> RemoteStore:
         """Return a variant of this store for finding metadata; see `Store.probing`."""
-        return RemoteStore(self.connection, self.expected._replace(probing=True, small=True))
-
-    def of_small_objects(self) -> RemoteStore:
-        """Return a variant of this store for small objects; see `Store.of_small_objects`."""
-        return RemoteStore(self.connection, self.expected._replace(small=True))
-
-    def without_read_ahead(self) -> RemoteStore:
-        """Return a variant of this store for reading in threads; see `Store.without_read_ahead`."""
-        return RemoteStore(self.connection, self.expected._replace(read_ahead=False))
+        return RemoteStore(self.connection, self.expected._replace(probing=True))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
@@ -103,7 +96,8 @@ class RemoteStore(Store):
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
-        return self._client.probe([ByteRange(key) for key in keys], self.expected)
+        for response in self._client.fetch([ByteRange(key) for key in keys], self.expected):
+            yield response if isinstance(response, AccessDeniedError) else _data(response)
 
     def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
@@ -141,7 +135,7 @@ class RemoteStore(Store):
 
     def _fetch_exactly(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         responses = self._client.fetch(self._supported(requests), self.expected)
-        for request, response in zip(requests, responses, strict=True):
+        for request, response in zip(requests, map(_granted, responses), strict=True):
             if response is not None and len(response.data) != request.length:
                 raise StorageError(
                     f"the server returned {len(response.data)} bytes; expected {request.length} "
@@ -280,5 +274,12 @@ class RemoteStore(Store):
         self._client.check_writable()
 
 
-def _data(response: Versioned | None) -> Bytes | None:
-    return None if response is None else response.data
+def _granted(response: Response) -> Versioned | None:
+    if isinstance(response, AccessDeniedError):
+        raise response
+    return response
+
+
+def _data(response: Response) -> Bytes | None:
+    granted = _granted(response)
+    return None if granted is None else granted.data

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from xr_nczarr.errors import AccessDeniedError, UnsupportedError
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    NczarrError,
+    StorageConnectionError,
+    StorageTimeoutError,
+    UnsupportedError,
+)
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.system import file_identity
 from xr_nczarr.storage.url import has_scheme, local_path, normalize, unwrapped_url
 
+Response = Versioned | AccessDeniedError | None
+"""The requested bytes, or None for a missing object, or the error if the server denies access."""
+
 IN_FLIGHT = 64  # concurrent requests
+TRANSIENT = StorageConnectionError, StorageTimeoutError  # errors after which requests are retried
 UNCONDITIONAL_STATUS = (405, 501)  # statuses from servers without conditional writes
+
+_log = logging.getLogger(__name__)
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -55,24 +70,19 @@ class Rules:
 
 
 class Expected(NamedTuple):
-    """The size limit of a reader, and its expectations about the objects that it requests.
+    """The size limit of a reader, and what it expects of the objects that it requests.
 
     Attributes
     ----------
     max_bytes
         Maximum size of an object. Reading a larger object raises an error. None means no limit.
     probing
-        Whether the reader searches for metadata; see `Store.probing`.
-    small
-        Whether the objects are small; see `Store.of_small_objects`.
-    read_ahead
-        Whether to request objects before the reader needs them; see `Store.without_read_ahead`.
+        Whether the reader searches for metadata; see `Store.probing`. Because metadata documents
+        are small, more of them are requested at once.
     """
 
     max_bytes: int | None = None
     probing: bool = False
-    small: bool = False
-    read_ahead: bool = True
 
 
 class Connection(ABC):
@@ -120,6 +130,32 @@ class Connection(ABC):
         return normalize(url) if path is None else file_identity(path)
 
 
+def map_ahead(
+    executor: ThreadPoolExecutor,
+    work: Callable[[_Item], _Result],
+    items: Iterable[_Item],
+    count: int,
+    count_after: Callable[[_Result], int] | None = None,
+) -> Iterator[_Result]:
+    """Yield ``work(item)`` for each item, in order, with up to `count` calls in progress.
+
+    While the caller processes a result, the threads of `executor` compute the next ones. After each
+    result, `count_after` returns the new value of `count`. If it is None, `count` never changes.
+    """
+    source = iter(items)
+    pending = deque(executor.submit(work, item) for item in islice(source, count))
+    try:
+        while pending:
+            result = pending.popleft().result()
+            count = count_after(result) if count_after else count
+            missing = max(0, count - len(pending))
+            pending.extend(executor.submit(work, item) for item in islice(source, missing))
+            yield result
+    finally:
+        for future in pending:
+            future.cancel()
+
+
 class RemoteClient(Connection):
     """The interface for accessing objects through a client library.
 
@@ -145,31 +181,12 @@ class RemoteClient(Connection):
         return self
 
     @abstractmethod
-    def fetch(
-        self, requests: Sequence[ByteRange], expected: Expected
-    ) -> Iterator[Versioned | None]:
-        """Yield the requested bytes for each request, or None for a missing object.
+    def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
+        """Yield the response to each request.
 
         A range with a negative start always extends to the end of the object. If a range extends
         beyond the end of the object, the response is shorter than requested.
         """
-
-    def probe(
-        self, requests: Sequence[ByteRange], expected: Expected
-    ) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield responses as `fetch` does, but yield an AccessDeniedError instead of raising it.
-
-        Servers deny access with status 401 or 403.
-        """
-
-        def probe_one(request: ByteRange) -> Bytes | AccessDeniedError | None:
-            try:
-                response = next(self.fetch([request], expected))
-            except AccessDeniedError as error:
-                return error
-            return response.data if response else None
-
-        return self.map_concurrently(probe_one, requests)
 
     def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
@@ -183,6 +200,29 @@ class RemoteClient(Connection):
             return
         with ThreadPoolExecutor(min(IN_FLIGHT, len(items)), "map-concurrently") as helpers:
             yield from helpers.map(work, items)
+
+    def _retried(self, action: Callable[[], _Result], key: str) -> _Result:
+        """Return the result of `action`, which accesses the object at `key`.
+
+        If `action` fails, it is repeated as long as the failure is transient. The last failure is
+        raised as the error that `_failure` returns.
+        """
+        for _ in self.rules.retry.tries():
+            try:
+                return action()
+            except Exception as error:
+                failure = self._failure(error, key)
+            if not isinstance(failure, TRANSIENT):
+                break
+            self._log_retry(failure, key)
+        raise failure
+
+    @abstractmethod
+    def _failure(self, error: Exception, key: str) -> NczarrError:
+        """Convert an exception that the library raised when accessing `key` to an NczarrError."""
+
+    def _log_retry(self, failure: NczarrError, key: str) -> None:
+        _log.info("%s: %s: request failed (%s), retrying", self.name, key, failure.problem)
 
     @abstractmethod
     def put(self, key: str, data: Bytes) -> None:

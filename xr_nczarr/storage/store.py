@@ -348,21 +348,6 @@ class Store(ABC):
         """
         return self
 
-    def of_small_objects(self) -> Store:
-        """Return a variant of this store for reading many small objects.
-
-        The variant may request more objects at once than this store does.
-        """
-        return self
-
-    def without_read_ahead(self) -> Store:
-        """Return a variant of this store for reading chunks in `max_threads` threads.
-
-        The variant requests the next object only when the caller needs it. The default
-        implementation returns this store.
-        """
-        return self
-
     def narrowed(self, keys: ChunkKeys) -> Store:
         """Return a variant of this store for reading the chunks of one array.
 

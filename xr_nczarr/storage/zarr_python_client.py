@@ -153,20 +153,14 @@ class ZarrPythonClient(RemoteClient):
     ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
-        If a range extends beyond the end of the object, the response is shorter than requested.
+        If a range extends beyond the end of the object, the response is shorter than requested. If
+        the store raises an error, so does this client, even if access was denied.
         """
         for request in requests:
             check_key(request.key, self.name)
         for batch in split_into_batches(requests, max_count=IN_FLIGHT):
             for data in self._run(partial(self._fetch_one, expected.max_bytes), batch):
                 yield None if data is None else Versioned(data)
-
-    def probe(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Bytes | None]:
-        """Yield the bytes for each request, or None for a missing object.
-
-        Other clients yield an AccessDeniedError in place of the bytes, but this client raises it.
-        """
-        return (response and response.data for response in self.fetch(requests, expected))
 
     def put(self, key: str, data: Bytes) -> None:
         """Write an object, replacing any existing object."""
