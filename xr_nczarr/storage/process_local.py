@@ -1,14 +1,16 @@
-"""Pickle stores that exist only in one process."""
+"""Pickle stores that exist only in one process, and detect forks that make a store unusable."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 from xr_nczarr.errors import StorageError
+from xr_nczarr.locks import call_after_fork
 from xr_nczarr.storage.remote_client import Connection
 
 NOT_SHARED = (
@@ -17,6 +19,31 @@ NOT_SHARED = (
 )
 
 NOT_FORKED = 'Use threads, or start processes with the method "spawn" or "forkserver"'
+
+
+class ForkState:
+    """A record of whether this process was forked after using a library that starts threads.
+
+    Threads are not copied to a forked process, so the library would hang there.
+
+    Attributes
+    ----------
+    package
+        A package that counts as used as soon as it is imported, or None.
+    used
+        Whether the library was used in this process.
+    forked
+        Whether the library was used in the parent process before it was forked.
+    """
+
+    def __init__(self, package: str | None = None) -> None:
+        self.package = package
+        self.used = self.forked = False
+        call_after_fork(self._after_fork)
+
+    def _after_fork(self) -> None:
+        self.forked = self.forked or self.used or self.package in sys.modules
+
 
 _pickled_objects: WeakValueDictionary[str, Any] = WeakValueDictionary()
 

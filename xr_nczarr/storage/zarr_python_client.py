@@ -11,12 +11,13 @@ from typing import Any
 from weakref import WeakSet
 
 from xr_nczarr.errors import NczarrError, StorageError, UnsupportedError
-from xr_nczarr.locks import ProcessLock, call_after_fork
+from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.location import V3_PACKAGES, defining_packages, innermost
 from xr_nczarr.storage.process_local import (
     NOT_FORKED,
     NOT_SHARED,
+    ForkState,
     UnreachableConnection,
     reduce_process_local,
 )
@@ -38,20 +39,7 @@ _clients: WeakSet[ZarrPythonClient] = WeakSet()
 _clients_lock = ProcessLock()
 
 
-class _StoreThreads:
-    """A flag that is set if this process was forked after using stores with threads of their own.
-
-    Such threads are not copied to a forked process, so the stores would hang there.
-    """
-
-    used = forked = False
-
-    def after_fork(self) -> None:
-        self.forked = self.forked or self.used
-
-
-_store_threads = _StoreThreads()
-call_after_fork(_store_threads.after_fork)
+_store_threads = ForkState()
 
 
 class ZarrPythonClient(RemoteClient):
