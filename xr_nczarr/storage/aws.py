@@ -85,13 +85,9 @@ class BotocoreCredentials:
     """
 
     def __init__(self, profile: str | None) -> None:
-        self.profile = profile
         self._credentials = _session(profile).get_credentials()
         if self._credentials is None:
             raise NoEquivalentError("requests for which botocore finds no credentials")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return BotocoreCredentials, (self.profile,)
 
     def __call__(self) -> dict[str, Any]:
         """Return the current credentials, with an expiration time five minutes from now.

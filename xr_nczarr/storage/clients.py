@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.locks import cached_property
 from xr_nczarr.storage.aws import NoEquivalentError, bucket_region, s3_arguments
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.obstore_client import ObstoreClient, process
 from xr_nczarr.storage.remote_client import Connection, RemoteClient, Rules
 from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.shared_cache import SharedCache
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import canonical, is_web, mask, protocol_names
 
@@ -35,7 +37,7 @@ _GUARDED_HEADERS = ("authorization", "cookie", "user-agent")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _NEVER = timedelta(days=365)
-_BY_FSSPEC = "%s: accessed with fsspec, because obstore does not support %s"
+_BY_FSSPEC = "%s: accessed with fsspec, because %s"
 _KINDS = {
     "s3": "S3Store",
     "gs": "GCSStore",
@@ -45,7 +47,8 @@ _KINDS = {
 }
 
 
-class _Arguments(NamedTuple):
+@dataclass(frozen=True)
+class _Arguments:
     """The arguments that `_ObstoreConnection` needs to create an obstore store and its client.
 
     `class_name` is the name of a class in ``obstore.store``, which is called with `bucket_or_url`
@@ -55,32 +58,23 @@ class _Arguments(NamedTuple):
 
     class_name: str
     bucket_or_url: str
-    path: str
+    path: str = field(compare=False)
     keywords: dict[str, Any]
 
-    def store(self) -> Any:
-        """Return the obstore store, shared by all connections with equal arguments.
-
-        Stores are shared because creating one takes about 14 ms of CPU time.
-        """
-        class_name, bucket_or_url, _, keywords = self
-
-        def create(keys: list[Hashable]) -> list[Any]:
-            from obstore import store as stores
-
-            return [getattr(stores, class_name)(bucket_or_url, **keywords) for _ in keys]
-
-        key = class_name, bucket_or_url, _hashable(keywords)
-        return _stores.load([key], create)[key]
+    def __hash__(self) -> int:
+        return hash((self.class_name, self.bucket_or_url))
 
 
-_stores = SharedCache[Hashable, Any](16)
+@lru_cache(16)
+def _obstore_store(arguments: _Arguments) -> Any:
+    """Return the obstore store, shared by all connections with equal arguments.
 
+    Stores are shared because creating one takes about 14 ms of CPU time.
+    """
+    from obstore import store as stores
 
-def _hashable(value: Hashable | dict[str, Any]) -> Hashable:
-    if isinstance(value, dict):
-        return tuple((name, _hashable(value[name])) for name in sorted(value))
-    return value
+    kind = getattr(stores, arguments.class_name)
+    return kind(arguments.bucket_or_url, **arguments.keywords)
 
 
 def connection(
@@ -114,12 +108,11 @@ def connection(
     if isinstance(nested, Mapping) and "client" in nested:
         others = {name: nested[name] for name in nested if name != "client"}
         options = {**options, scheme: others, "client": nested["client"]}
+    candidate = _ObstoreConnection(url, options, rules)
     # Only `FsspecClient` can restrict redirects.
-    restricts_redirects = trust is not None and is_web(url)
-    arguments = None if restricts_redirects else _obstore_arguments(url, options, rules.retry)
-    if arguments is None:
+    if (trust is not None and is_web(url)) or candidate.arguments is None:
         return FsspecClient.connect(url, options, rules, trust)
-    return _ObstoreConnection(url, options, rules, arguments)
+    return candidate
 
 
 class _ObstoreConnection(Connection):
@@ -127,26 +120,17 @@ class _ObstoreConnection(Connection):
 
     In a forked process, fsspec is used because obstore would hang.
 
-    `arguments` are not pickled, so they are None in an unpickled connection. The library is then
-    chosen on the first call to `client`, not during unpickling: an exception raised while
-    unpickling would stop a dask worker and make the computation hang.
+    Only `url`, `options` and `rules` are pickled. In an unpickled connection, the library is chosen
+    on the first call to `client`, not during unpickling: an exception raised while unpickling would
+    stop a dask worker and make the computation hang.
     """
 
-    def __init__(
-        self,
-        url: str,
-        options: Mapping[str, Any],
-        rules: Rules,
-        arguments: _Arguments | None = None,
-    ) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any], rules: Rules) -> None:
         self.url = url
         self.options = options
         self.rules = rules
         self.name = mask(url)
         self.web = is_web(url)
-        self._arguments = arguments
-        self._client: RemoteClient | None = None
-        self._forked = process.forked
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _ObstoreConnection, (self.url, self.options, self.rules)
@@ -156,40 +140,39 @@ class _ObstoreConnection(Connection):
 
         The first call may send a request to find out the region of a bucket.
         """
-        # `_forked` is read first and set last. Until it is set, other threads also connect, instead
-        # of using the client of the parent process.
-        forked, client = self._forked, self._client
-        if client is None or forked != process.forked:
-            self._client = client = self._connect()
-            self._forked = process.forked
-        return client
+        return self._by_fsspec if process.forked else self._preferred
 
-    def _connect(self) -> RemoteClient:
-        if process.forked:
-            _log.debug("%s: accessed with fsspec, because this process was forked", self.name)
-            return self._by_fsspec()
-        arguments = self._arguments or _obstore_arguments(self.url, self.options, self.rules.retry)
+    @cached_property
+    def arguments(self) -> _Arguments | None:
+        """The arguments for obstore, or None if fsspec must be used."""
+        return _obstore_arguments(self.url, self.options, self.rules.retry)
+
+    @cached_property
+    def _preferred(self) -> RemoteClient:
+        """The obstore client, or the fsspec client if obstore cannot be used."""
+        arguments = self.arguments
         if arguments is None:
-            return self._by_fsspec()
-        class_name, bucket, path, keywords = arguments
-        if class_name == "S3Store" and "region" not in keywords["config"]:
+            return self._by_fsspec
+        config = arguments.keywords.get("config", {})
+        if arguments.class_name == "S3Store" and "region" not in config:
             try:
-                region = bucket_region(bucket)
+                config["region"] = bucket_region(arguments.bucket_or_url)
             except NoEquivalentError as reason:
-                _log.debug(_BY_FSSPEC, self.name, reason)
-                return self._by_fsspec()
-            config = {**keywords["config"], "region": region}
-            arguments = arguments._replace(keywords={**keywords, "config": config})
+                _log.debug(_BY_FSSPEC, self.name, f"obstore does not support {reason}")
+                return self._by_fsspec
         _log.debug("%s: accessed with obstore", self.name)
         return ObstoreClient(
-            arguments.store(),
-            path,
+            _obstore_store(arguments),
+            arguments.path,
             self.rules,
             name=self.name,
-            substitute=self._by_fsspec if self.web else None,
+            substitute=(lambda: self._by_fsspec) if self.web else None,
         )
 
+    @cached_property
     def _by_fsspec(self) -> RemoteClient:
+        if process.forked:
+            _log.debug(_BY_FSSPEC, self.name, "this process was forked")
         return FsspecClient.connect(self.url, self.options, self.rules)
 
 
@@ -211,29 +194,21 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
             f'the storage option "client" must be "fsspec" or "obstore", not {client!r}',
             remedy="Leave out the option, or pass one of these values",
         )
-    try:
-        if client == "fsspec":
-            _log.debug(
-                '%s: accessed with fsspec, because of the storage option "client"', mask(url)
-            )
-            return None
-        if find_spec("obstore") is None:
-            if client == "obstore":
-                raise UnsupportedError(
-                    "obstore is not installed",
-                    remedy='Install xr-nczarr[obstore], or leave out the storage option "client"',
-                    store=mask(url),
-                )
-            _log.debug("%s: accessed with fsspec, because obstore is not installed", mask(url))
-            return None
-        return _translated(url, options, retry)
-    except NoEquivalentError as reason:
-        problem = f"obstore does not support {reason}"
-        if client == "obstore":
+    if client == "fsspec":
+        reason, remedy = 'of the storage option "client"', ""
+    elif find_spec("obstore") is None:
+        reason = "obstore is not installed"
+        remedy = 'Install xr-nczarr[obstore], or leave out the storage option "client"'
+    else:
+        try:
+            return _translated(url, options, retry)
+        except NoEquivalentError as error:
+            reason = f"obstore does not support {error}"
             remedy = 'Leave out the storage option "client", or pass "fsspec"'
-            raise UnsupportedError(problem, remedy=remedy, store=mask(url)) from None
-        _log.debug(_BY_FSSPEC, mask(url), reason)
-        return None
+    if client == "obstore":
+        raise UnsupportedError(reason, remedy=remedy, store=mask(url))
+    _log.debug(_BY_FSSPEC, mask(url), reason)
+    return None
 
 
 def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments:

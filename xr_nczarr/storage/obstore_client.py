@@ -5,7 +5,6 @@ It makes blocking requests in threads, without an event loop.
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,14 @@ from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError
-from xr_nczarr.locks import cached_property, call_after_fork
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.obstore_errors import failure_of, is_missing
-from xr_nczarr.storage.process_local import NOT_FORKED, UnreachableConnection, reduce_process_local
+from xr_nczarr.storage.process_local import (
+    NOT_FORKED,
+    ForkState,
+    UnreachableConnection,
+    reduce_process_local,
+)
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
 from xr_nczarr.storage.remote_client import (
     IN_FLIGHT,
@@ -39,21 +42,7 @@ _ABSENT = (404,)  # statuses of an attempt to remove a missing object
 _Result = TypeVar("_Result")
 
 
-class _ForkState:
-    """A flag that is set if this process was forked after obstore was imported.
-
-    After such a fork, obstore would hang: its threads are not copied, and it does not start new
-    ones.
-    """
-
-    forked = False
-
-    def after_fork(self) -> None:
-        self.forked = self.forked or "obstore" in sys.modules
-
-
-process = _ForkState()
-call_after_fork(process.after_fork)
+process = ForkState("obstore")
 
 
 @lru_cache(None)
@@ -104,7 +93,7 @@ class ObstoreClient(RemoteClient):
         self.token = uuid.uuid4().hex
         self.name = name or "/".join(filter(None, (mask(_url_of(store)), self.folder)))
         self._substitute = substitute
-        self._is_substituted = False
+        self._replacement: RemoteClient | None = None  # once obstore has rejected a response
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.shared:  # obstore cannot pickle a MemoryStore
@@ -140,8 +129,8 @@ class ObstoreClient(RemoteClient):
         """
         for request in requests:
             check_key(request.key, self.name)
-        if self._is_substituted:
-            return self._by_fsspec.fetch(requests, expected)
+        if self._replacement is not None:
+            return self._replacement.fetch(requests, expected)
         fetch_one = partial(self._fetch_one, expected=expected)
         if len(requests) == 1 or not self.remote:
             return map(fetch_one, requests)
@@ -189,7 +178,7 @@ class ObstoreClient(RemoteClient):
         if self.web:
             if self._substitute is None:
                 raise self.listing_error(prefix)
-            return self._by_fsspec.children(prefix)
+            return self._substitute().children(prefix)
         folder = self._path(prefix).rstrip("/")
         with explained_listing_errors():
             listed: Any = self._do(prefix, lambda _: self.store.list_with_delimiter(folder or None))
@@ -231,18 +220,13 @@ class ObstoreClient(RemoteClient):
         """Return the size of an object in bytes, or None if the object does not exist."""
         check_key(key, self.name)
         if self._substitute is not None:  # some web servers omit the size, or reject the request
-            return self._by_fsspec.size(key)
+            return self._substitute().size(key)
         meta = self._do(key, self.store.head, missing=self.rules.missing_status)
         return None if meta is None else int(meta["size"])
 
     def address(self, key: str) -> str | None:
         """Return the URL of an object, or None if the URL of the store is unknown."""
         return f"{self.name}/{key}" if "://" in self.name else None
-
-    @cached_property
-    def _by_fsspec(self) -> RemoteClient:
-        assert self._substitute is not None
-        return self._substitute()
 
     def _path(self, key: str) -> str:
         return f"{self.folder}/{key}" if self.folder else key
@@ -257,8 +241,9 @@ class ObstoreClient(RemoteClient):
             # fsspec accepts some responses that obstore rejects.
             if self._substitute is None or type(error) is not StorageError:
                 raise
-        response = next(self._by_fsspec.fetch([request], expected))
-        self._is_substituted = True
+            substitute = self._substitute()
+        response = next(substitute.fetch([request], expected))
+        self._replacement = substitute
         return response
 
     def _get(self, request: ByteRange, expected: Expected) -> Versioned | None:
