@@ -8,7 +8,7 @@ import tempfile
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
@@ -17,12 +17,10 @@ from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.ranges import ByteRange, Bytes, cut_ranges
 from xr_nczarr.storage.retries import page_in
-from xr_nczarr.storage.store import Address, Store
+from xr_nczarr.storage.store import Address, Store, granted
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-_Fetch = Callable[[Sequence[str]], Iterator[Any]]
-"""The `fetch` or `probe` method of the wrapped store."""
 
 _BATCH_OBJECTS = 256
 
@@ -30,14 +28,18 @@ _BATCH_OBJECTS = 256
 class _WrapperStore(Store):
     """Base class of read-only stores that wrap the store `source`.
 
-    Subclasses implement `_read`, which `fetch` and `probe` call.
+    Subclasses implement `probe`. `arguments` are the arguments of a subclass other than `source`.
     """
 
-    def __init__(self, source: Store) -> None:
+    def __init__(self, source: Store, *arguments: Any) -> None:
         self.source = source
+        self._arguments = arguments
         self.name, self.remote = source.name, source.remote
         self.returns_pages, self.consolidated = source.returns_pages, source.consolidated
         self.supports_consolidated = source.supports_consolidated
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.source, *self._arguments)
 
     @property
     def identity(self) -> str:
@@ -47,28 +49,21 @@ class _WrapperStore(Store):
     def max_threads(self) -> int | None:
         return self.source.max_threads
 
-    @abstractmethod
-    def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
-        """Yield the object at each key, using `fetch` to fetch objects from the source.
-
-        `fetch` is the `fetch` or `probe` method of the source.
-        """
-
-    @abstractmethod
-    def _wrap(self, source: Store) -> Store:
+    def _wrap(self, source: Store) -> Self:
         """Return a copy of this store that reads from `source` instead of `self.source`."""
+        return type(self)(source, *self._arguments)
 
-    def probing(self) -> Store:
+    def probing(self) -> Self:
         return self._wrap(self.source.probing())
 
-    def bounded(self, max_bytes: int) -> Store:
+    def bounded(self, max_bytes: int) -> Self:
         return self._wrap(self.source.bounded(max_bytes))
 
-    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        return self._read(keys, self.source.fetch)
+    @abstractmethod
+    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]: ...
 
-    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        return self._read(keys, self.source.probe)
+    def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
+        return map(granted, self.probe(keys))
 
     def list_names(self, prefix: str) -> Listing:
         return self.source.list_names(prefix)
@@ -109,24 +104,22 @@ class CachingStore(_WrapperStore):
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
-        super().__init__(source)
         self.url = url
         self.folder = folder
         if folder is None:
             folder = tempfile.mkdtemp()
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._cache = LocalStore(folder, "none")
+        super().__init__(source, url, folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachingStore, (self.source, self.url, self.folder)
 
-    def _wrap(self, source: Store) -> CachingStore:
-        return CachingStore(source, self.url, self._cache.root)
-
-    def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
+    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         for first in range(0, len(keys), _BATCH_OBJECTS):
             batch = keys[first : first + _BATCH_OBJECTS]
-            responses = self._fill(batch, fetch)
+            responses = self._fill(batch)
             cached = self._cache.fetch([self._file_of(key) for key in batch])
             for key, data in zip(batch, cached, strict=True):
                 if data is None and key not in responses:
@@ -138,7 +131,7 @@ class CachingStore(_WrapperStore):
 
         Each object is first downloaded to the cache in full.
         """
-        responses = self._fill([item.key for item in ranges], self.source.fetch)
+        responses = self._fill([item.key for item in ranges])
         for key, start, length in ranges:
             try:
                 part = ByteRange(self._file_of(key), start, length)
@@ -148,6 +141,7 @@ class CachingStore(_WrapperStore):
                 raise
             if data is None and key not in responses:
                 raise self._removed_error(key)
+            granted(responses.get(key))
             yield data
 
     def size(self, key: str) -> int | None:
@@ -171,8 +165,8 @@ class CachingStore(_WrapperStore):
             key=key,
         )
 
-    def _fill(self, keys: Iterable[str], fetch: _Fetch) -> dict[str, Any]:
-        """Add the objects at `keys` to the cache, using `fetch` for those not yet cached.
+    def _fill(self, keys: Iterable[str]) -> dict[str, Bytes | AccessDeniedError | None]:
+        """Add the objects at `keys` to the cache, unless they are in it.
 
         Return a dict that maps keys to responses that cannot be cached. Such a response is a web
         page, an AccessDeniedError, or None for a missing object.
@@ -180,8 +174,8 @@ class CachingStore(_WrapperStore):
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
         ]
-        responses = {}
-        for key, response in zip(missing, fetch(missing), strict=True):
+        responses: dict[str, Bytes | AccessDeniedError | None] = {}
+        for key, response in zip(missing, self.source.probe(missing), strict=True):
             if response is None or isinstance(response, AccessDeniedError) or page_in(response):
                 responses[key] = response
             else:
@@ -214,9 +208,10 @@ class _OverlayStore(_WrapperStore):
         caller reads its object from `source`.
         """
 
-    def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
+    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         provided = self._provided(keys)
-        others = fetch([key for key in keys if key not in provided])
+        others = self.source.probe([key for key in keys if key not in provided])
         for key in keys:
             yield provided[key] if key in provided else next(others)
 
@@ -241,7 +236,7 @@ class PrefetchingStore(_OverlayStore):
     """
 
     def __init__(self, source: Store, group: PrefetchGroup) -> None:
-        super().__init__(source)
+        super().__init__(source, group)
         self.group = group
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -250,9 +245,6 @@ class PrefetchingStore(_OverlayStore):
     def narrowed(self, keys: ChunkKeys) -> PrefetchingStore:
         """Return a variant of this store for the chunks of one array; see `Store.narrowed`."""
         return self._wrap(self.source.narrowed(keys))
-
-    def _wrap(self, source: Store) -> PrefetchingStore:
-        return PrefetchingStore(source, self.group)
 
     def _provided(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
         return self.group.fetch(keys)
@@ -299,15 +291,13 @@ class MemoizingStore(_WrapperStore):
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:
-        super().__init__(source)
+        super().__init__(source, objects)
         self.objects = objects
 
-    def _wrap(self, source: Store) -> MemoizingStore:
-        return MemoizingStore(source, self.objects)
-
-    def _read(self, keys: Sequence[str], fetch: _Fetch) -> Iterator[Any]:
+    def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
+        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         missing = [key for key in dict.fromkeys(keys) if key not in self.objects]
-        responses = dict(zip(missing, fetch(missing), strict=True)) if missing else {}
+        responses = dict(zip(missing, self.source.probe(missing), strict=True)) if missing else {}
         for key, response in responses.items():
             if not (isinstance(response, AccessDeniedError) or (response and page_in(response))):
                 self.objects[key] = response
@@ -322,14 +312,8 @@ class RolledBackStore(_OverlayStore):
     """
 
     def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:
-        super().__init__(source)
+        super().__init__(source, before)
         self.before = before
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RolledBackStore, (self.source, self.before)
-
-    def _wrap(self, source: Store) -> RolledBackStore:
-        return RolledBackStore(source, self.before)
 
     def list_names(self, prefix: str) -> Listing:
         """Return the names directly under `prefix`, as they were before the write.

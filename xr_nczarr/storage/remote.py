@@ -30,7 +30,7 @@ from xr_nczarr.storage.remote_client import (
     RemoteClient,
     Response,
 )
-from xr_nczarr.storage.store import Address, Store
+from xr_nczarr.storage.store import Address, Store, granted
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -135,7 +135,7 @@ class RemoteStore(Store):
 
     def _fetch_exactly(self, requests: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         responses = self._client.fetch(self._supported(requests), self.expected)
-        for request, response in zip(requests, map(_granted, responses), strict=True):
+        for request, response in zip(requests, map(granted, responses), strict=True):
             if response is not None and len(response.data) != request.length:
                 raise StorageError(
                     f"the server returned {len(response.data)} bytes; expected {request.length} "
@@ -274,12 +274,6 @@ class RemoteStore(Store):
         self._client.check_writable()
 
 
-def _granted(response: Response) -> Versioned | None:
-    if isinstance(response, AccessDeniedError):
-        raise response
-    return response
-
-
 def _data(response: Response) -> Bytes | None:
-    granted = _granted(response)
-    return None if granted is None else granted.data
+    versioned = granted(response)
+    return None if versioned is None else versioned.data

@@ -18,6 +18,13 @@ _Result = TypeVar("_Result")
 _locks = KeyLocks()
 
 
+def granted(response: _Result | AccessDeniedError) -> _Result:
+    """Return an object that `Store.probe` yielded, or raise the AccessDeniedError in its place."""
+    if isinstance(response, AccessDeniedError):
+        raise response
+    return response
+
+
 class Address(NamedTuple):
     """The address at which other programs can read an object.
 
