@@ -140,14 +140,14 @@ class Targets:
         """Open the store that contains the object at `url`, without making a request."""
         if local_path(url) is not None:
             return LocalStore(self.locate(url)[0], max_object_bytes=_MAX_FILE_BYTES)
-        rules = Rules(retry=self.retry, max_object_bytes=self.max_object_bytes)
+        rules = Rules(retry=self.retry, max_object_bytes=self.max_object_bytes, trust=self.trust)
         _, options = self.options_for(url)
         if not isinstance(options, Mapping):
-            return RemoteStore(_WholePaths.within(options, url, rules, self.trust))
+            return RemoteStore(_WholePaths.within(options, url, rules))
         bucket, _ = _split_bucket(url)
         if bucket:
             return RemoteStore(connection(bucket, options, rules))
-        return RemoteStore(_WholePaths.connect(url, options, rules, self.trust))
+        return RemoteStore(_WholePaths.connect(url, options, rules))
 
 
 def _split_bucket(url: str) -> tuple[str, str]:

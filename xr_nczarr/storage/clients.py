@@ -17,9 +17,8 @@ from xr_nczarr.locks import cached_property
 from xr_nczarr.storage.aws import NoEquivalentError, bucket_region, s3_arguments
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.obstore_client import ObstoreClient, process
-from xr_nczarr.storage.remote_client import Connection, RemoteClient, Rules
+from xr_nczarr.storage.remote_client import DEFAULT_RULES, Connection, RemoteClient, Rules
 from xr_nczarr.storage.retries import Retry
-from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import canonical, is_web, mask, protocol_names
 
 _log = logging.getLogger(__name__)
@@ -77,9 +76,7 @@ def _obstore_store(arguments: _Arguments) -> Any:
     return kind(arguments.bucket_or_url, **arguments.keywords)
 
 
-def connection(
-    url: str, options: Mapping[str, Any], rules: Rules | None = None, trust: Trust | None = None
-) -> Connection:
+def connection(url: str, options: Mapping[str, Any], rules: Rules = DEFAULT_RULES) -> Connection:
     """Return a connection to a URL, through obstore or fsspec.
 
     By default, obstore is used only if it treats the URL and all options exactly as fsspec does.
@@ -90,8 +87,6 @@ def connection(
         Storage options for s3fs, gcsfs, adlfs or fsspec's HTTP filesystem. The ``client`` option
         selects the library: ``"fsspec"`` or ``"obstore"``. For a chained URL, it can also be passed
         in the nested options for the last URL, as in ``{"s3": {"client": "fsspec"}}``.
-    trust
-        Rules for redirects by web servers, or None for no restrictions.
 
     Raises
     ------
@@ -101,7 +96,6 @@ def connection(
         If ``client`` is ``"obstore"`` but obstore is not installed or has no equivalent for the URL
         or an option.
     """
-    rules = rules or Rules()
     chained, _, last = url.rpartition("::")
     scheme = last.partition("://")[0]
     nested = options.get(scheme) if chained else None
@@ -110,8 +104,8 @@ def connection(
         options = {**options, scheme: others, "client": nested["client"]}
     candidate = _ObstoreConnection(url, options, rules)
     # Only `FsspecClient` can restrict redirects.
-    if (trust is not None and is_web(url)) or candidate.arguments is None:
-        return FsspecClient.connect(url, options, rules, trust)
+    if (rules.trust is not None and is_web(url)) or candidate.arguments is None:
+        return FsspecClient.connect(url, options, rules)
     return candidate
 
 

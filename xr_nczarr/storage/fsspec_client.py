@@ -16,9 +16,14 @@ from xr_nczarr.storage.fsspec_reader import FsspecReader, filesystem_at, is_http
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.process_local import UnreachableConnection
 from xr_nczarr.storage.ranges import Bytes
-from xr_nczarr.storage.remote_client import UNCONDITIONAL_STATUS, Connection, ListedObject, Rules
+from xr_nczarr.storage.remote_client import (
+    DEFAULT_RULES,
+    UNCONDITIONAL_STATUS,
+    Connection,
+    ListedObject,
+    Rules,
+)
 from xr_nczarr.storage.retries import explained_listing_errors, is_transient, status_of
-from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import mask
 
 _EXISTING_STATUS = (409, 412)  # statuses of a conditional write to an existing object
@@ -34,30 +39,26 @@ class FsspecClient(FsspecReader):
     def connect(
         cls,
         url: str,
-        storage_options: Mapping[str, Any] | None = None,
-        rules: Rules | None = None,
-        trust: Trust | None = None,
+        storage_options: Mapping[str, Any],
+        rules: Rules = DEFAULT_RULES,
     ) -> Self:
         """Return a client for an fsspec URL, which may be chained; see `filesystem_at`."""
-        rules = rules or Rules()
-        filesystem, root = filesystem_at(url, storage_options or {}, rules, trust)
-        if trust is not None:
-            trust.check_filesystem(filesystem, url)
+        filesystem, root = filesystem_at(url, storage_options, rules)
+        if rules.trust is not None:
+            rules.trust.check_filesystem(filesystem, url)
         return cls(filesystem, root, rules, name=mask(url))
 
     @classmethod
-    def within(
-        cls, filesystem: Any, url: str, rules: Rules | None = None, trust: Trust | None = None
-    ) -> Self:
+    def within(cls, filesystem: Any, url: str, rules: Rules = DEFAULT_RULES) -> Self:
         """Return a client for a URL in a filesystem that the caller created.
 
         An HTTP filesystem is replaced by one that has the same options, but checks responses. An
         asynchronous filesystem is replaced by a synchronous one with the same options.
         """
         if is_http(filesystem):
-            return cls.connect(url, filesystem.storage_options, rules, trust)
-        if trust is not None:
-            trust.check_filesystem(filesystem, url)
+            return cls.connect(url, filesystem.storage_options, rules)
+        if rules.trust is not None:
+            rules.trust.check_filesystem(filesystem, url)
         return cls(synchronous(filesystem), filesystem._strip_protocol(url), rules)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.location import plain_filesystem
 from xr_nczarr.storage.ranges import ByteRange, Versioned, too_large
 from xr_nczarr.storage.remote_client import (
+    DEFAULT_RULES,
     IN_FLIGHT,
     TRANSIENT,
     Expected,
@@ -32,7 +33,6 @@ from xr_nczarr.storage.retries import (
     status_of,
     storage_error,
 )
-from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import canonical, is_web, mask
 
 _Result = TypeVar("_Result")
@@ -67,7 +67,7 @@ class FsspecReader(RemoteClient):
     """
 
     def __init__(
-        self, filesystem: Any, root: str, rules: Rules | None = None, *, name: str | None = None
+        self, filesystem: Any, root: str, rules: Rules = DEFAULT_RULES, *, name: str | None = None
     ) -> None:
         self.web = is_web_filesystem(filesystem)
         self.supports_suffixes = "abfs" not in filesystem.protocol
@@ -77,7 +77,7 @@ class FsspecReader(RemoteClient):
         self.root = base.rstrip("/")
         self.query = mark + query
         self.name = name or mask(filesystem.unstrip_protocol(root))
-        self.rules = rules or Rules()
+        self.rules = rules
         # Whether error messages can contain secrets from the URL.
         self._secret = bool(self.query) or "@" in self.root
         self._filesystem = filesystem
@@ -355,13 +355,10 @@ def is_web_filesystem(filesystem: Any) -> bool:
     return is_http(filesystem) or (below is not None and is_web_filesystem(below))
 
 
-def filesystem_at(
-    url: str, storage_options: Mapping[str, Any], rules: Rules, trust: Trust | None = None
-) -> tuple[Any, str]:
+def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) -> tuple[Any, str]:
     """Return the filesystem for an fsspec URL and the path in that filesystem.
 
-    The URL may be chained. Requests are made only if the chain contains an archive. `trust`
-    restricts redirects by web servers.
+    The URL may be chained. Requests are made only if the chain contains an archive.
     """
     # Synchronous calls cannot use the caller's event loop.
     options = {
@@ -375,7 +372,7 @@ def filesystem_at(
             chained, _, last = url.rpartition("::")
             scheme = last.partition("://")[0]
             link_options = options.get(scheme, {}) if chained else options
-            checked = web_options(link_options, rules.retry, trust, rules.max_object_bytes)
+            checked = web_options(link_options, rules)
             options = {**options, scheme: checked} if chained else checked
         if protocol == "s3":
             from xr_nczarr.storage.s3 import S3, s3_options

@@ -20,7 +20,8 @@ from yarl import URL
 
 from xr_nczarr.errors import LimitError, RefusedError, quote
 from xr_nczarr.storage.ranges import too_large
-from xr_nczarr.storage.retries import Retry, page_error, page_in
+from xr_nczarr.storage.remote_client import Rules
+from xr_nczarr.storage.retries import page_error, page_in
 from xr_nczarr.storage.trust import Trust, is_private
 
 MAX_REDIRECTS = 5
@@ -368,17 +369,14 @@ class _Resolver(ThreadedResolver):
         return public
 
 
-def web_options(
-    options: Mapping[str, Any], retry: Retry, trust: Trust | None, max_bytes: int | None
-) -> dict[str, Any]:
+def web_options(options: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
     """Return options that make fsspec's HTTP filesystem return exact byte ranges.
 
-    The result includes the given `options`. `retry` determines the timeouts. For `trust` and
-    `max_bytes`, see `SessionFactory`.
+    The result includes the given `options`.
     """
-    read_timeout = retry.timeout_seconds
+    read_timeout = rules.retry.timeout_seconds
     # Waiting for a free connection can take this long, because earlier requests must end first.
-    pool_timeout = retry.attempts * retry.total_seconds
+    pool_timeout = rules.retry.attempts * rules.retry.total_seconds
     timeout = aiohttp.ClientTimeout(
         total=None, connect=pool_timeout, sock_connect=read_timeout, sock_read=read_timeout
     )
@@ -394,10 +392,11 @@ def web_options(
     if cookies := client.pop("cookies", None) or remaining.pop("cookies", None):
         morsels = SimpleCookie(dict(cookies)).values()
         headers["Cookie"] = "; ".join(f"{item.key}={item.coded_value}" for item in morsels)
+    make = options.get("get_client", get_client)
     return {
         "max_redirects": MAX_REDIRECTS,
         **remaining,
         "headers": {**headers, **(options.get("headers") or {})},
         "client_kwargs": client,
-        "get_client": SessionFactory(trust, max_bytes, options.get("get_client", get_client)),
+        "get_client": SessionFactory(rules.trust, rules.max_object_bytes, make),
     }

@@ -22,6 +22,7 @@ from xr_nczarr.storage.process_local import (
 )
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, too_large
 from xr_nczarr.storage.remote_client import (
+    DEFAULT_RULES,
     IN_FLIGHT,
     UNCONDITIONAL_STATUS,
     Expected,
@@ -77,14 +78,14 @@ class ObstoreClient(RemoteClient):
         self,
         store: Any,
         path: str = "",
-        rules: Rules | None = None,
+        rules: Rules = DEFAULT_RULES,
         *,
         name: str | None = None,
         substitute: Callable[[], RemoteClient] | None = None,
     ) -> None:
         self.store = store
         self.folder = path.strip("/")
-        self.rules = rules or Rules()
+        self.rules = rules
         kind = type(store).__name__
         self.web = kind == "HTTPStore"
         self.remote = self.pooled = kind not in ("MemoryStore", "LocalStore")

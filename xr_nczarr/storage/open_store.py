@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from inspect import signature
 from itertools import pairwise
 from typing import Any, get_args
@@ -185,13 +185,14 @@ def open_url(
         The filesystem to use. If it is None, the URL and `options` determine the client.
     """
     trust = None if access.trusted else ConfinedTrust.below(url)
+    rules = replace(access.rules, trust=trust)
     if filesystem is not None:
-        return RemoteStore(FsspecClient.within(filesystem, url, access.rules, trust))
+        return RemoteStore(FsspecClient.within(filesystem, url, rules))
     path = local_path(url)
     if path is not None:
         _check_unused(options)
         return _local_store(absolute_path(path), access)
-    return RemoteStore(connection(url, options, access.rules, trust))
+    return RemoteStore(connection(url, options, rules))
 
 
 def _local_store(path: str, access: Access, *, must_exist: bool = False) -> LocalStore:

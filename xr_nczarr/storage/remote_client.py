@@ -22,6 +22,7 @@ from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned
 from xr_nczarr.storage.retries import Retry
 from xr_nczarr.storage.system import file_identity
+from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import has_scheme, local_path, normalize, unwrapped_url
 
 Response = Versioned | AccessDeniedError | None
@@ -62,11 +63,17 @@ class Rules:
         does not exist.
     max_object_bytes
         Maximum size of an object. Reading a larger object raises an error. None means no limit.
+    trust
+        Rules for redirects by web servers, and for filesystems. None means no restrictions.
     """
 
     retry: Retry = Retry()  # noqa: RUF009 (frozen)
     missing_status: tuple[int, ...] = (404,)
     max_object_bytes: int | None = None
+    trust: Trust | None = None
+
+
+DEFAULT_RULES = Rules()
 
 
 class Expected(NamedTuple):
@@ -113,7 +120,7 @@ class Connection(ABC):
     token: str = ""
     transactional: bool = False
     supports_consolidated: bool = True
-    rules: Rules = Rules()
+    rules: Rules = DEFAULT_RULES
 
     @abstractmethod
     def client(self) -> RemoteClient:
