@@ -82,7 +82,9 @@ class ZarrPythonClient(RemoteClient):
             getattr(store, "supports_consolidated_metadata", True)  # added after zarr-python 3.0
         )
         self.name = "/".join(filter(None, (_name(self._innermost), self.folder)))
-        self._data_id = self._data_identity()
+        # For a store in memory, the URL contains the id of its dictionary.
+        url = str(self._innermost)
+        self._data_id = url if "://" in url else self._shared_token()
         self._copied = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -119,22 +121,17 @@ class ZarrPythonClient(RemoteClient):
             return self._unwrapped.identity
         return f"{self._data_id} {self.folder}"
 
-    def _data_identity(self) -> str:
-        """Return an identifier that is equal for all store objects that access the same data."""
-        url = str(self._innermost)
-        if "://" in url:  # for a store in memory, the URL contains the id of its dictionary
-            return url
+    def _shared_token(self) -> str:
+        """Return the token of the first client in this process for a store equal to this one.
+
+        The stores need not be identical: the `store` attribute of an icechunk session is a new
+        object at each access.
+        """
         with _clients_lock:
-            for client in _clients:
-                # The `store` attribute of an icechunk session is a new object at each access.
-                is_equal = self.transactional and client._innermost == self._innermost
-                if is_equal or client._innermost is self._innermost:
-                    data_id = client._data_id
-                    break
-            else:
-                data_id = self.token
+            tokens = [item._data_id for item in _clients if item._innermost == self._innermost]
+            self._data_id = tokens[0] if tokens else self.token
             _clients.add(self)
-        return data_id
+        return self._data_id
 
     def fetch(
         self, requests: Sequence[ByteRange], expected: Expected
