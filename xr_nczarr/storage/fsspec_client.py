@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage.caching import cache_error
 from xr_nczarr.storage.fsspec_reader import FsspecReader, filesystem_at, is_http, synchronous
 from xr_nczarr.storage.keys import Listing
@@ -23,7 +22,7 @@ from xr_nczarr.storage.remote_client import (
     ListedObject,
     Rules,
 )
-from xr_nczarr.storage.retries import explained_listing_errors, is_transient, status_of
+from xr_nczarr.storage.retries import is_transient, status_of
 from xr_nczarr.storage.url import mask
 
 _EXISTING_STATUS = (409, 412)  # statuses of a conditional write to an existing object
@@ -75,10 +74,7 @@ class FsspecClient(FsspecReader):
 
         Return None, without writing, if the filesystem does not support conditional writes.
         """
-        try:
-            return self._do(partial(_create, bytes(data)), self.path(key), key)
-        except UnsupportedError:
-            return None
+        return self._do(partial(_create, bytes(data)), self.path(key), key)
 
     def children(self, prefix: str) -> Listing:
         """Return the sorted names of the files and folders directly under `prefix`.
@@ -90,9 +86,7 @@ class FsspecClient(FsspecReader):
         path = f"{self.root}/{prefix}".rstrip("/")
         objects: list[str] = []
         prefixes: list[str] = []
-        with explained_listing_errors():
-            entries = self._do(_listed, path, prefix)
-        for entry in entries:
+        for entry in self._do(_listed, path, prefix):
             name = entry["name"].strip("/")
             if name != path.strip("/"):
                 names = prefixes if entry["type"] == "directory" else objects
@@ -102,9 +96,7 @@ class FsspecClient(FsspecReader):
     def below(self, prefix: str) -> Iterator[ListedObject]:
         """Yield every file under `prefix`."""
         root, folder = self.root.strip("/"), f"{self.root}/{prefix}".rstrip("/")
-        with explained_listing_errors():
-            files = self._do(_files_below, folder, prefix)
-        for path, info in files.items():
+        for path, info in self._do(_files_below, folder, prefix).items():
             if path.endswith("/"):  # an empty object that S3 consoles create for a folder
                 continue
             key, size = path.strip("/").removeprefix(f"{root}/"), info.get("size")
@@ -224,17 +216,17 @@ def _write(data: bytes, filesystem: Any, path: str, **options: Any) -> None:
         filesystem.pipe_file(path, data, **options)
 
 
-def _create(data: bytes, filesystem: Any, path: str) -> bool:
+def _create(data: bytes, filesystem: Any, path: str) -> bool | None:
     try:
         _write(data, filesystem, path, mode="create")
-    except (TypeError, ValueError) as error:  # the filesystem does not support `mode`
-        raise NotImplementedError from error
+    except (TypeError, ValueError, NotImplementedError):  # `mode` is not supported
+        return None
     except Exception as error:
         status = status_of(error)
         if isinstance(error, FileExistsError) or status in _EXISTING_STATUS:
             return False
         if status in UNCONDITIONAL_STATUS:
-            raise NotImplementedError from error
+            return None
         raise
     return True
 

@@ -70,9 +70,10 @@ class FsspecReader(RemoteClient):
         self, filesystem: Any, root: str, rules: Rules = DEFAULT_RULES, *, name: str | None = None
     ) -> None:
         self.web = is_web_filesystem(filesystem)
-        self.supports_suffixes = "abfs" not in filesystem.protocol
         # Only fsspec's caching filesystems have this method.
         self._is_cache = hasattr(filesystem, "_check_file")
+        # A cache does not know the size of a cached file.
+        self.supports_suffixes = "abfs" not in filesystem.protocol and not self._is_cache
         base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
         self.query = mark + query
@@ -214,11 +215,6 @@ class FsspecReader(RemoteClient):
         """
         if not requests:
             return []
-        if self._is_cache and any(item.start < 0 for item in requests):
-            return [
-                self._cat_end(item) if item.start < 0 else self._cat([item], expected)[0]
-                for item in requests
-            ]
         max_bytes = None if self.web else expected.max_bytes
         whole = (None, None) if max_bytes is None else (0, max_bytes + 1)
         bounds = [
@@ -243,21 +239,6 @@ class FsspecReader(RemoteClient):
                 return [error]
         # In fsspec's caching filesystems, one missing object causes the whole batch to fail.
         return [self._cat([request], expected)[0] for request in requests]
-
-    def _cat_end(self, request: ByteRange) -> bytes | Exception:
-        """Return the last bytes of a file in an fsspec cache, or the exception if reading fails.
-
-        ``cat_ranges`` fails for such a request, because it does not know the size of a cached file.
-        """
-        path = self.path(request.key)
-        try:
-            with self._lock, self.filesystem.open(path, "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - request.length))
-                return bytes(file.read())
-        except Exception as error:
-            self._forget(path)
-            return error
 
     def _forget(self, path: str) -> None:
         """Remove a file from fsspec's ``simplecache``.

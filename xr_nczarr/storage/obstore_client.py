@@ -32,7 +32,7 @@ from xr_nczarr.storage.remote_client import (
     Rules,
     map_ahead,
 )
-from xr_nczarr.storage.retries import explained_listing_errors, page_error, page_in
+from xr_nczarr.storage.retries import page_error, page_in
 from xr_nczarr.storage.url import mask
 
 _SMALL_IN_FLIGHT = 2 * IN_FLIGHT
@@ -181,8 +181,7 @@ class ObstoreClient(RemoteClient):
                 raise self.listing_error(prefix)
             return self._substitute().children(prefix)
         folder = self._path(prefix).rstrip("/")
-        with explained_listing_errors():
-            listed: Any = self._do(prefix, lambda _: self.store.list_with_delimiter(folder or None))
+        listed: Any = self._do(prefix, lambda _: self.store.list_with_delimiter(folder or None))
         objects = (item["path"].strip("/") for item in listed["objects"])
         return Listing(
             sorted(path.rpartition("/")[2] for path in objects if path != folder),
@@ -196,9 +195,7 @@ class ObstoreClient(RemoteClient):
         def listed(_: str) -> list[Any]:
             return [item for batch in self.store.list(folder or None) for item in batch]
 
-        with explained_listing_errors():
-            items = self._do(prefix, listed) or ()
-        for item in items:
+        for item in self._do(prefix, listed) or ():
             path, version = item["path"], item["e_tag"] or str(item["last_modified"])
             key = path.removeprefix(f"{self.folder}/" if self.folder else "")
             # S3 consoles create an empty object for a folder. Its key ends in a slash, which
@@ -208,14 +205,13 @@ class ObstoreClient(RemoteClient):
 
     def remove(self, keys: Sequence[str]) -> None:
         """Remove the objects at `keys`, ignoring those that do not exist."""
-        if len(keys) == 1:
-            self._do(keys[0], self.store.delete, missing=_ABSENT)
-            return
         paths = [self._path(key) for key in keys]
-        removed = not paths or self._do("", lambda _: not self.store.delete(paths), missing=_ABSENT)
+        removed = len(paths) > 1 and self._do(
+            "", lambda _: not self.store.delete(paths), missing=_ABSENT
+        )
         if not removed:  # some kinds of stores stop at the first object that does not exist
             for key in keys:
-                self.remove([key])
+                self._do(key, self.store.delete, missing=_ABSENT)
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""

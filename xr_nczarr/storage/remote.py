@@ -30,6 +30,7 @@ from xr_nczarr.storage.remote_client import (
     RemoteClient,
     Response,
 )
+from xr_nczarr.storage.retries import explained_listing_errors
 from xr_nczarr.storage.store import Address, Store, granted
 
 _Item = TypeVar("_Item")
@@ -207,7 +208,7 @@ class RemoteStore(Store):
         """
         entries: list[ListedObject] | None = None
         with suppress(AccessDeniedError, UnsupportedError):
-            entries = None if self.connection.web else sorted(self._client.below(""))
+            entries = None if self.connection.web else sorted(self._below(""))
         if entries is None or any(entry.version is None for entry in entries):
             return None
         return digest([self.name, *map(tuple, entries)])
@@ -220,14 +221,19 @@ class RemoteStore(Store):
         check_prefix(prefix, self.name)
         if self.connection.web and not self.returns_pages:
             raise self._client.listing_error(prefix)
-        return self._client.children(prefix)
+        with explained_listing_errors():
+            return self._client.children(prefix)
+
+    def _below(self, prefix: str) -> Iterator[ListedObject]:
+        with explained_listing_errors():
+            yield from self._client.below(prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield the key and the size in bytes of every object under `prefix`."""
         check_prefix(prefix, self.name)
         if self.connection.web:
             raise self._client.listing_error(prefix)
-        for entry in self._client.below(prefix):
+        for entry in self._below(prefix):
             yield entry.key, entry.size
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
@@ -242,7 +248,7 @@ class RemoteStore(Store):
         if check_key_or_prefix(prefix, self.name):
             self._client.remove([prefix])
         else:
-            self.remove(entry.key for entry in self._client.below(prefix))
+            self.remove(entry.key for entry in self._below(prefix))
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove the objects at `keys`, in no particular order.
