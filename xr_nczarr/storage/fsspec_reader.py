@@ -18,7 +18,6 @@ from xr_nczarr.storage.ranges import ByteRange, Versioned, too_large
 from xr_nczarr.storage.remote_client import (
     DEFAULT_RULES,
     IN_FLIGHT,
-    TRANSIENT,
     Expected,
     RemoteClient,
     Response,
@@ -26,10 +25,11 @@ from xr_nczarr.storage.remote_client import (
     map_ahead,
 )
 from xr_nczarr.storage.retries import (
+    TRANSIENT,
+    TRY_LATER,
     is_missing_bucket,
     page_error,
     page_in,
-    remedy_of,
     status_of,
     storage_error,
 )
@@ -167,14 +167,11 @@ class FsspecReader(RemoteClient):
             info = filesystem.info(path)
         except Exception as error:
             # fsspec's HTTP filesystem raises FileNotFoundError for every failure.
-            cause = error.__cause__ if self.web and isinstance(error, FileNotFoundError) else None
-            if not isinstance(cause, Exception):
-                if self._is_missing(error):
-                    return None
-                raise
-            if self._is_missing(cause):
+            is_unspecific = self.web and isinstance(error, FileNotFoundError)
+            failure = error.__cause__ if is_unspecific and error.__cause__ else error
+            if self._is_missing(failure):
                 return None
-            raise cause from None
+            raise failure from failure.__cause__
         if info["type"] == "directory":
             return None
         return -1 if info["size"] is None else int(info["size"])
@@ -205,7 +202,9 @@ class FsspecReader(RemoteClient):
             if not failures:
                 return responses
             pending = list(failures)
-        raise failures[pending[0]]
+        failure = failures[pending[0]]
+        failure.remedy = failure.remedy or TRY_LATER
+        raise failure
 
     def _cat(self, requests: Sequence[ByteRange], expected: Expected) -> list[bytes | Exception]:
         """Return the response to each request, or the exception that the request raised.
@@ -287,7 +286,7 @@ class FsspecReader(RemoteClient):
             return False
         return self.size(request.key) == 0
 
-    def _is_missing(self, error: Exception) -> bool:
+    def _is_missing(self, error: BaseException) -> bool:
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             return not is_missing_bucket(error)
         # zipfile raises KeyError for a missing entry. Before 2026, fsspec did not translate this
@@ -309,8 +308,6 @@ class FsspecReader(RemoteClient):
         if isinstance(error, NotImplementedError):
             problem = "the filesystem does not support this operation"
             failure = UnsupportedError(problem, store=self.name, key=key or None)
-        if isinstance(failure, TRANSIENT):
-            failure.remedy = remedy_of(error)
         failure.problem = mask(failure.problem) if "://" in failure.problem else failure.problem
         failure.__cause__ = None if self._secret or hasattr(error, "request_info") else error
         return failure

@@ -17,8 +17,7 @@ from xr_nczarr.storage.retries import (
     CHECK_CREDENTIALS,
     CHECK_HOST,
     CHECK_SCHEME,
-    TRANSIENT_STATUS,
-    TRY_LATER,
+    error_class,
     missing_bucket_error,
     storage_error,
 )
@@ -38,8 +37,7 @@ _LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may resemb
 _INVALID_PATH = "Could not parse path"
 _MISSING_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
 _EXPIRED = "<Code>ExpiredToken</Code>"  # sent with status 400
-# Mapping from words in the messages of errors without a response to the remedies that are suggested
-# if all retries fail.
+# Mapping from words in the messages of errors without a response to the remedies.
 _REMEDIES = {
     "dns error": CHECK_HOST,
     "InvalidCertificate": CHECK_CERTIFICATE,
@@ -81,26 +79,23 @@ def failure_of(error: Exception, *, store: str, key: str | None) -> StorageError
         return _unsupported_key_error(store, key)
     if isinstance(error, OSError) and status is None:
         return storage_error(error, store=store, key=key)
+    kind, remedy = error_class(status), ""
     problem = _PREFIX.sub("", mask(_REQUEST.sub("", text.partition("\n")[0])))
-    no_response, cause = _KIND.search(text), _CAUSE.search(text)
     if status is not None:
         reason = _MESSAGE.search(text) or _REASON.search(problem)
-        cause_text = unescape(mask(reason[1])).strip().rstrip(".") if reason else problem
-        problem = f"the server responded with status {status} ({cause_text})"
-    elif no_response:
-        timed_out = no_response[1] == "Timeout"
-        stated = cause[1] if cause else problem
-        problem = "the server did not respond in time" if timed_out else stated
-    kind: type[StorageError] = StorageError
-    remedy = ""
-    refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-    if refused or status in (401, 403) or _EXPIRED in text:
-        kind, remedy = AccessDeniedError, CHECK_CREDENTIALS
-    elif status in (408, 504) or (status is None and no_response and no_response[1] == "Timeout"):
-        kind, remedy = StorageTimeoutError, TRY_LATER
-    elif status in TRANSIENT_STATUS or (status is None and no_response):
-        remedies = (_REMEDIES[words] for words in _REMEDIES if no_response and words in text)
-        kind, remedy = StorageConnectionError, next(remedies, TRY_LATER)
+        stated = unescape(mask(reason[1])).strip().rstrip(".") if reason else problem
+        problem = f"the server responded with status {status} ({stated})"
+    elif no_response := _KIND.search(text):
+        if no_response[1] == "Timeout":
+            kind, problem = StorageTimeoutError, "the server did not respond in time"
+        else:
+            cause = _CAUSE.search(text)
+            kind, problem = StorageConnectionError, cause[1] if cause else problem
+            remedy = next((_REMEDIES[words] for words in _REMEDIES if words in text), "")
+    if isinstance(error, PermissionDeniedError | UnauthenticatedError) or _EXPIRED in text:
+        kind = AccessDeniedError
+    if kind is AccessDeniedError:
+        remedy = CHECK_CREDENTIALS
     return kind(problem, remedy=remedy, store=store, key=key)
 
 

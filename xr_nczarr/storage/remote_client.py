@@ -11,16 +11,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from xr_nczarr.errors import (
-    AccessDeniedError,
-    NczarrError,
-    StorageConnectionError,
-    StorageTimeoutError,
-    UnsupportedError,
-)
+from xr_nczarr.errors import AccessDeniedError, NczarrError, UnsupportedError
 from xr_nczarr.storage.keys import Listing
 from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned
-from xr_nczarr.storage.retries import Retry
+from xr_nczarr.storage.retries import TRANSIENT, TRY_LATER, Retry
 from xr_nczarr.storage.system import file_identity
 from xr_nczarr.storage.trust import Trust
 from xr_nczarr.storage.url import has_scheme, local_path, normalize, unwrapped_url
@@ -29,7 +23,6 @@ Response = Versioned | AccessDeniedError | None
 """The requested bytes, or None for a missing object, or the error if the server denies access."""
 
 IN_FLIGHT = 64  # concurrent requests
-TRANSIENT = StorageConnectionError, StorageTimeoutError  # errors after which requests are retried
 UNCONDITIONAL_STATUS = (405, 501)  # statuses from servers without conditional writes
 
 _log = logging.getLogger(__name__)
@@ -220,8 +213,9 @@ class RemoteClient(Connection):
             except Exception as error:
                 failure = self._failure(error, key)
             if not isinstance(failure, TRANSIENT):
-                break
+                raise failure
             self._log_retry(failure, key)
+        failure.remedy = failure.remedy or TRY_LATER
         raise failure
 
     @abstractmethod

@@ -38,6 +38,8 @@ CHECK_CERTIFICATE = (
 )
 CHECK_SCHEME = "The server does not support https. Pass a URL or an endpoint with http://"
 
+TRANSIENT = StorageConnectionError, StorageTimeoutError
+"""The errors after which requests are retried."""
 TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 # Names of exception classes that client libraries raise for failed or lost connections.
 _BROKEN = {
@@ -157,21 +159,6 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
-def remedy_of(error: BaseException) -> str:
-    """Return the remedy for a transient error that persists after all retries."""
-    from socket import gaierror
-    from ssl import SSLCertVerificationError
-
-    for cause in _causes(error):
-        if isinstance(cause, gaierror):
-            return CHECK_HOST
-        if isinstance(cause, SSLCertVerificationError):
-            return CHECK_CERTIFICATE
-        if getattr(cause, "reason", None) == "WRONG_VERSION_NUMBER":  # an attribute of SSLError
-            return CHECK_SCHEME
-    return TRY_LATER
-
-
 def is_missing_bucket(error: BaseException) -> bool:
     """Return whether a request failed because the whole bucket does not exist."""
     return any(
@@ -191,35 +178,66 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
     """
     if isinstance(error, MemoryError):
         raise error
-    status = status_of(error)
-    kind: type[StorageError] = StorageError
-    kind_name, remedy = type(error).__name__, ""
-    read_only = isinstance(error, OSError) and error.errno == errno.EROFS
-    # s3fs also raises PermissionError for status 405, and for 400 if the credentials have expired.
-    refused = isinstance(error, PermissionError) and status in (None, 400)
-    if status in (401, 403) or refused or read_only:
-        kind = AccessDeniedError
+    if is_missing_bucket(error):
+        return missing_bucket_error(store, key)
+    status, name = status_of(error), type(error).__name__
+    kind = _class_of(error, status)
+    remedy = ""
+    if kind is AccessDeniedError:
         number = getattr(error, "errno", None) or 0
         remedy = _LOCAL_REMEDIES.get(number, "") if status is None else CHECK_CREDENTIALS
-    elif isinstance(error, TimeoutError) or status in (408, 504) or "Timeout" in kind_name:
-        kind = StorageTimeoutError
-    elif is_transient(error):
-        kind = StorageConnectionError
+    elif kind in TRANSIENT:
+        remedy = _connection_remedy(error)
     elif isinstance(error, TypeError) and "keyword argument" in str(error):
         # The filesystem passed an unknown option on as a keyword argument.
         remedy = "Check the storage options. They must have the names that fsspec uses"
-    elif kind_name in _MISSING_CREDENTIALS:
+    elif name in _MISSING_CREDENTIALS:
         remedy = (
             "Pass credentials in storage_options, the environment or a profile. For a public "
             'bucket, pass storage_options={"anon": True}'
         )
-    elif is_missing_bucket(error):
-        return missing_bucket_error(store, key)
     text = _botocore_message(error) or getattr(error, "message", None)
     text = text or getattr(error, "strerror", None) or str(error)
-    reason = " ".join(str(text).split())[:200].rstrip(".") or kind_name
+    reason = " ".join(str(text).split())[:200].rstrip(".") or name
     problem = reason if status is None else f"the server responded with status {status} ({reason})"
     return kind(problem, remedy=remedy, store=store, key=key)
+
+
+def _class_of(error: BaseException, status: int | None) -> type[StorageError]:
+    # s3fs also raises PermissionError for status 405, and for 400 if the credentials have expired.
+    refused = isinstance(error, PermissionError) and status in (None, 400)
+    if refused or (isinstance(error, OSError) and error.errno == errno.EROFS):
+        return AccessDeniedError
+    kind = error_class(status)
+    if kind is AccessDeniedError:
+        return kind
+    if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
+        return StorageTimeoutError
+    return StorageConnectionError if kind is StorageError and is_transient(error) else kind
+
+
+def error_class(status: int | None) -> type[StorageError]:
+    """Return the class of the error for a failed request with this HTTP status."""
+    if status in (401, 403):
+        return AccessDeniedError
+    if status in (408, 504):
+        return StorageTimeoutError
+    return StorageConnectionError if status in TRANSIENT_STATUS else StorageError
+
+
+def _connection_remedy(error: BaseException) -> str:
+    """Return the remedy for a failed connection, or an empty string if its cause is unknown."""
+    from socket import gaierror
+    from ssl import SSLCertVerificationError
+
+    for cause in _causes(error):
+        if isinstance(cause, gaierror):
+            return CHECK_HOST
+        if isinstance(cause, SSLCertVerificationError):
+            return CHECK_CERTIFICATE
+        if getattr(cause, "reason", None) == "WRONG_VERSION_NUMBER":  # an attribute of SSLError
+            return CHECK_SCHEME
+    return ""
 
 
 def _botocore_message(error: BaseException) -> str:
