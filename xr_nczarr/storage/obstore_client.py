@@ -15,7 +15,6 @@ from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.obstore_errors import failure_of, is_missing
 from xr_nczarr.storage.process_local import (
-    NOT_FORKED,
     ForkState,
     UnreachableConnection,
     reduce_process_local,
@@ -109,12 +108,8 @@ class ObstoreClient(RemoteClient):
         StorageError
             If called in a forked process, where obstore would hang.
         """
-        if process.forked and self.remote:
-            raise StorageError(
-                "obstore does not work in a process that was forked after obstore was imported",
-                remedy=NOT_FORKED,
-                store=self.name,
-            )
+        if self.remote:
+            process.check("obstore", self.name)
         return self
 
     @property
@@ -128,8 +123,6 @@ class ObstoreClient(RemoteClient):
         While the caller processes a response, threads request the next ones. To limit memory use,
         fewer responses are requested ahead if the objects are large.
         """
-        for request in requests:
-            check_key(request.key, self.name)
         if self._replacement is not None:
             return self._replacement.fetch(requests, expected)
         fetch_one = partial(self._fetch_one, expected=expected)
@@ -147,10 +140,10 @@ class ObstoreClient(RemoteClient):
 
     def put(self, key: str, data: Bytes) -> None:
         """Write an object in one request, because a multipart upload is not atomic."""
-        check_key(key, self.name)
+        path = self._path(key)
         # A MemoryStore keeps the buffer, which the caller may change. Other stores only read it.
         buffer = memoryview(data).cast("B") if self.shared else bytes(data)
-        self._do(key, lambda path: self.store.put(path, buffer, use_multipart=False))
+        self._do(lambda: self.store.put(path, buffer, use_multipart=False), key)
 
     def create(self, key: str, data: Bytes) -> bool | None:
         """Write an object unless it exists, and return whether this call created it.
@@ -159,7 +152,9 @@ class ObstoreClient(RemoteClient):
         """
         from obstore.exceptions import AlreadyExistsError, NotSupportedError
 
-        def create(path: str) -> bool | None:
+        path = self._path(key)
+
+        def create() -> bool | None:
             try:
                 self.store.put(path, bytes(data), mode="create")
             except AlreadyExistsError:
@@ -168,8 +163,7 @@ class ObstoreClient(RemoteClient):
                 return None
             return True
 
-        check_key(key, self.name)
-        return self._do(key, create, missing=UNCONDITIONAL_STATUS)
+        return self._do(create, key, missing=UNCONDITIONAL_STATUS)
 
     def children(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly under `prefix`.
@@ -180,8 +174,8 @@ class ObstoreClient(RemoteClient):
             if self._substitute is None:
                 raise self.listing_error(prefix)
             return self._substitute().children(prefix)
-        folder = self._path(prefix).rstrip("/")
-        listed: Any = self._do(prefix, lambda _: self.store.list_with_delimiter(folder or None))
+        folder = self._folder_path(prefix)
+        listed: Any = self._do(lambda: self.store.list_with_delimiter(folder or None), prefix)
         objects = (item["path"].strip("/") for item in listed["objects"])
         return Listing(
             sorted(path.rpartition("/")[2] for path in objects if path != folder),
@@ -190,12 +184,12 @@ class ObstoreClient(RemoteClient):
 
     def below(self, prefix: str) -> Iterator[ListedObject]:
         """Yield every object under `prefix`."""
-        folder = self._path(prefix).rstrip("/")
+        folder = self._folder_path(prefix)
 
-        def listed(_: str) -> list[Any]:
+        def listed() -> list[Any]:
             return [item for batch in self.store.list(folder or None) for item in batch]
 
-        for item in self._do(prefix, listed) or ():
+        for item in self._do(listed, prefix) or ():
             path, version = item["path"], item["e_tag"] or str(item["last_modified"])
             key = path.removeprefix(f"{self.folder}/" if self.folder else "")
             # S3 consoles create an empty object for a folder. Its key ends in a slash, which
@@ -207,18 +201,18 @@ class ObstoreClient(RemoteClient):
         """Remove the objects at `keys`, ignoring those that do not exist."""
         paths = [self._path(key) for key in keys]
         removed = len(paths) > 1 and self._do(
-            "", lambda _: not self.store.delete(paths), missing=_ABSENT
+            lambda: not self.store.delete(paths), "", missing=_ABSENT
         )
         if not removed:  # some kinds of stores stop at the first object that does not exist
-            for key in keys:
-                self._do(key, self.store.delete, missing=_ABSENT)
+            for key, path in zip(keys, paths, strict=True):
+                self._do(partial(self.store.delete, path), key, missing=_ABSENT)
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""
-        check_key(key, self.name)
         if self._substitute is not None:  # some web servers omit the size, or reject the request
             return self._substitute().size(key)
-        meta = self._do(key, self.store.head, missing=self.rules.missing_status)
+        head = partial(self.store.head, self._path(key))
+        meta = self._do(head, key, missing=self.rules.missing_status)
         return None if meta is None else int(meta["size"])
 
     def address(self, key: str) -> str | None:
@@ -226,7 +220,11 @@ class ObstoreClient(RemoteClient):
         return f"{self.name}/{key}" if "://" in self.name else None
 
     def _path(self, key: str) -> str:
+        check_key(key, self.name)
         return f"{self.folder}/{key}" if self.folder else key
+
+    def _folder_path(self, prefix: str) -> str:
+        return f"{self.folder}/{prefix}".strip("/")
 
     def _fetch_one(self, request: ByteRange, expected: Expected) -> Response:
         try:
@@ -257,7 +255,9 @@ class ObstoreClient(RemoteClient):
             span = {"suffix": length} if start < 0 else (start, start + length)
             options = {"range": span}
 
-        def get(path: str) -> tuple[Any, int, memoryview]:
+        path = self._path(key)
+
+        def get() -> tuple[Any, int, memoryview]:
             result = self.store.get(path, options=options)
             if self.web and "Content-Encoding" in result.attributes:
                 raise StorageError(
@@ -271,7 +271,7 @@ class ObstoreClient(RemoteClient):
                 raise too_large(f"the object is {last:,} bytes long", limit, self.name, key)
             return result, last - first, memoryview(result.bytes())
 
-        response = self._do(key, get, missing=self.rules.missing_status)
+        response = self._do(get, key, missing=self.rules.missing_status)
         if response is None:
             return None
         result, size, data = response
@@ -285,20 +285,16 @@ class ObstoreClient(RemoteClient):
         return Versioned(data, None if not tag or tag.startswith("W/") else tag)
 
     def _do(
-        self,
-        key: str,
-        action: Callable[[str], _Result],
-        *,
-        missing: Collection[int] = (),
+        self, action: Callable[[], _Result], key: str, *, missing: Collection[int] = ()
     ) -> _Result | None:
-        """Call `action` with the path of an object, retrying transient failures.
+        """Return the result of `action`, or None if a response has an HTTP status in `missing`.
 
-        Return None if the response has one of the HTTP statuses in `missing`.
+        Transient failures are retried. `key` is used in error messages.
         """
 
         def attempt() -> _Result | None:
             try:
-                return action(self._path(key))
+                return action()
             except Exception as error:
                 if is_missing(error, missing):
                     return None

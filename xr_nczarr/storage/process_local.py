@@ -18,8 +18,6 @@ NOT_SHARED = (
     'process: dask.config.set(scheduler="threads")'
 )
 
-NOT_FORKED = 'Use threads, or start processes with the method "spawn" or "forkserver"'
-
 
 class ForkState:
     """A record of whether this process was forked after using a library that starts threads.
@@ -40,6 +38,20 @@ class ForkState:
         self.package = package
         self.used = self.forked = False
         call_after_fork(self._after_fork)
+
+    def check(self, library: str, store: str) -> None:
+        """Raise StorageError if `library` cannot be used in this process.
+
+        `store` is the name of the store, for the error message.
+        """
+        if self.forked:
+            verb = "imported" if self.package else "used"
+            raise StorageError(
+                f"{library} cannot be used in a forked process if the parent process {verb} it "
+                "before the fork",
+                remedy='Use threads, or start processes with the method "spawn" or "forkserver"',
+                store=store,
+            )
 
     def _after_fork(self) -> None:
         self.forked = self.forked or self.used or self.package in sys.modules

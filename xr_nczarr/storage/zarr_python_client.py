@@ -15,7 +15,6 @@ from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import Listing, check_key
 from xr_nczarr.storage.location import V3_PACKAGES, defining_packages, innermost
 from xr_nczarr.storage.process_local import (
-    NOT_FORKED,
     NOT_SHARED,
     ForkState,
     UnreachableConnection,
@@ -56,9 +55,19 @@ class ZarrPythonClient(RemoteClient):
     unwrapped
         The store with which this package accesses the same objects without zarr-python. None if
         only zarr-python can access them.
+    copied
+        Whether `store` is a copy of a store in another process. The client is then read-only,
+        because changes to the copy would be lost.
     """
 
-    def __init__(self, store: Any, path: str = "", unwrapped: Store | None = None) -> None:
+    def __init__(
+        self,
+        store: Any,
+        path: str = "",
+        unwrapped: Store | None = None,
+        *,
+        copied: bool = False,
+    ) -> None:
         self._innermost = innermost(store)
         self._unwrapped = unwrapped
         names = {kind.__name__ for kind in type(self._innermost).__mro__}
@@ -85,7 +94,7 @@ class ZarrPythonClient(RemoteClient):
         # For a store in memory, the URL contains the id of its dictionary.
         url = str(self._innermost)
         self._data_id = url if "://" in url else self._shared_token()
-        self._copied = False
+        self._copied = copied
 
     def __reduce__(self) -> tuple[Any, ...]:
         arguments = self.store, self.folder, self._unwrapped
@@ -95,7 +104,8 @@ class ZarrPythonClient(RemoteClient):
             # icechunk does not pickle writable sessions.
             unreachable = partial(UnreachableConnection, kind=_SESSION, remedy=_SESSION_REMEDY)
             return reduce_process_local(self, self.token, unreachable, self.name)
-        return reduce_process_local(self, self.token, _copy, *arguments)
+        copy = partial(ZarrPythonClient, copied=True)
+        return reduce_process_local(self, self.token, copy, *arguments)
 
     def client(self) -> ZarrPythonClient:
         """Return this client.
@@ -105,13 +115,8 @@ class ZarrPythonClient(RemoteClient):
         StorageError
             If called in a forked process, where the store would hang.
         """
-        if _store_threads.forked and self._has_threads:
-            kind = type(self._innermost).__name__
-            problem = (
-                f"{kind} cannot be used in a forked process if the parent process used it before "
-                "the fork"
-            )
-            raise StorageError(problem, remedy=NOT_FORKED, store=self.name)
+        if self._has_threads:
+            _store_threads.check(type(self._innermost).__name__, self.name)
         return self
 
     @property
@@ -365,16 +370,6 @@ class ZarrPythonClient(RemoteClient):
             return bool(await self.store.exists(path))
         except NotImplementedError:
             return is_metadata
-
-
-def _copy(store: Any, path: str, unwrapped: Store | None) -> ZarrPythonClient:
-    """Return a client for a copy of a store that was pickled in another process.
-
-    The client is read-only, because changes to the copy would be lost.
-    """
-    client = ZarrPythonClient(store, path, unwrapped)
-    client._copied = True
-    return client
 
 
 def _name(store: Any) -> str:
