@@ -122,10 +122,8 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     )
     profile = options.get("profile")
     is_configured = profile is not None or _is_configured()
-    region = nested.get("region_name") or os.environ.get("AWS_DEFAULT_REGION")
-    if is_configured:
-        configured = _region(profile)
-        region = region or configured
+    region = _region(profile) if is_configured else os.environ.get("AWS_DEFAULT_REGION")
+    region = nested.get("region_name") or region
     endpoints = options.get("endpoint_url"), nested.get("endpoint_url")
     endpoint = next(filter(None, (*endpoints, *map(os.environ.get, _ENDPOINTS))), None)
     config: dict[str, Any] = {}

@@ -28,7 +28,6 @@ from xr_nczarr.storage.remote_client import (
     Expected,
     ListedObject,
     RemoteClient,
-    Response,
 )
 from xr_nczarr.storage.retries import explained_listing_errors
 from xr_nczarr.storage.store import Address, Store, granted
@@ -92,13 +91,12 @@ class RemoteStore(Store):
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
-        for response in self._client.fetch([ByteRange(key) for key in keys], self.expected):
-            yield _data(response)
+        return map(granted, self.probe(keys))
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         for response in self._client.fetch([ByteRange(key) for key in keys], self.expected):
-            yield response if isinstance(response, AccessDeniedError) else _data(response)
+            yield response.data if isinstance(response, Versioned) else response
 
     def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]
@@ -171,7 +169,7 @@ class RemoteStore(Store):
         Return None if the object does not exist.
         """
         requests = self._supported([ByteRange(key, -max_bytes, max_bytes)])
-        return _data(next(self._client.fetch(requests, self.expected)))
+        return _data(granted(next(self._client.fetch(requests, self.expected))))
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
         """Write each object in one request, replacing any existing object.
@@ -280,6 +278,5 @@ class RemoteStore(Store):
         self._client.check_writable()
 
 
-def _data(response: Response) -> Bytes | None:
-    versioned = granted(response)
-    return None if versioned is None else versioned.data
+def _data(response: Versioned | None) -> Bytes | None:
+    return None if response is None else response.data
