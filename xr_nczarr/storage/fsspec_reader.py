@@ -14,7 +14,7 @@ from xr_nczarr.errors import AccessDeniedError, NczarrError, NotFoundError, Unsu
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.location import plain_filesystem
-from xr_nczarr.storage.ranges import ByteRange, Versioned, too_large
+from xr_nczarr.storage.ranges import ByteRange, Versioned
 from xr_nczarr.storage.remote_client import (
     DEFAULT_RULES,
     IN_FLIGHT,
@@ -28,8 +28,6 @@ from xr_nczarr.storage.retries import (
     TRANSIENT,
     TRY_LATER,
     is_missing_bucket,
-    page_error,
-    page_in,
     status_of,
     storage_error,
 )
@@ -186,7 +184,7 @@ class FsspecReader(RemoteClient):
             for index, response in zip(pending, batch, strict=True):
                 request = requests[index]
                 if not isinstance(response, Exception):
-                    responses[index] = Versioned(self._checked(response, request, expected))
+                    responses[index] = Versioned(self._requested_part(response, request))
                 elif self._is_empty(response, request):
                     responses[index] = Versioned(b"")
                 elif not self._is_missing(response):
@@ -250,28 +248,9 @@ class FsspecReader(RemoteClient):
             with suppress(FileNotFoundError):
                 os.unlink(cached_path)
 
-    def _checked(self, response: bytes, request: ByteRange, expected: Expected) -> bytes:
-        """Check the size and content of a response, and return the requested bytes.
-
-        If the server sent the whole object in place of a range, the range is cut from it.
-
-        Raises
-        ------
-        LimitError
-            If a whole object is too large.
-        StorageError
-            If the server sent a web page.
-        """
+    def _requested_part(self, response: bytes, request: ByteRange) -> bytes:
+        """Return the requested bytes, cut from the whole file if the server sent all of it."""
         key, start, length = request
-        max_bytes = expected.max_bytes
-        if request.is_whole and max_bytes is not None and len(response) > max_bytes:
-            problem = f"the object is at least {max_bytes + 1:,} bytes long"
-            raise too_large(problem, max_bytes, self.name, key)
-        returns_pages = self.web and expected.probing and request.is_whole
-        page = "" if returns_pages else page_in(response)
-        if page:
-            self._forget(self.path(key))
-            raise page_error(request.description or "an object", page, store=self.name, key=key)
         if not request.is_whole and length < len(response) == self.size(key):
             return response[start:][:length]
         return response

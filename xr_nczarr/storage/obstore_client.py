@@ -31,7 +31,6 @@ from xr_nczarr.storage.remote_client import (
     Rules,
     map_ahead,
 )
-from xr_nczarr.storage.retries import page_error, page_in
 from xr_nczarr.storage.url import mask
 
 _SMALL_IN_FLIGHT = 2 * IN_FLIGHT
@@ -278,9 +277,6 @@ class ObstoreClient(RemoteClient):
         if len(data) != size:
             problem = f"the server returned {len(data)} bytes; expected {size}"
             raise StorageError(problem, remedy="Read the object again", store=self.name, key=key)
-        may_be_page = not whole or (self.web and expected.probing)
-        if not may_be_page and (page := page_in(data)):
-            raise page_error("an object", page, store=self.name, key=key)
         tag = None if whole else result.meta["e_tag"]
         return Versioned(data, None if not tag or tag.startswith("W/") else tag)
 

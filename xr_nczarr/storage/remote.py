@@ -21,6 +21,7 @@ from xr_nczarr.storage.ranges import (
     resolve_suffix,
     split_into_batches,
     to_end,
+    too_large,
 )
 from xr_nczarr.storage.remote_client import (
     IN_FLIGHT,
@@ -29,7 +30,7 @@ from xr_nczarr.storage.remote_client import (
     ListedObject,
     RemoteClient,
 )
-from xr_nczarr.storage.retries import explained_listing_errors
+from xr_nczarr.storage.retries import explained_listing_errors, page_error, page_in
 from xr_nczarr.storage.store import Address, Store, granted
 
 _Item = TypeVar("_Item")
@@ -94,9 +95,28 @@ class RemoteStore(Store):
         return map(granted, self.probe(keys))
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
-        for response in self._client.fetch([ByteRange(key) for key in keys], self.expected):
-            yield response.data if isinstance(response, Versioned) else response
+        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
+
+        Raises
+        ------
+        LimitError
+            If an object is larger than ``expected.max_bytes``.
+        StorageError
+            If the server sent a web page in place of an object, unless `returns_pages` is true.
+        """
+        max_bytes = self.expected.max_bytes
+        responses = self._client.fetch([ByteRange(key) for key in keys], self.expected)
+        for key, response in zip(keys, responses, strict=True):
+            if not isinstance(response, Versioned):
+                yield response
+                continue
+            data = response.data
+            if max_bytes is not None and len(data) > max_bytes:
+                problem = f"the object is at least {len(data):,} bytes long"
+                raise too_large(problem, max_bytes, self.name, key)
+            if not self.returns_pages and (page := page_in(data)):
+                raise page_error("an object", page, store=self.name, key=key)
+            yield data
 
     def map_concurrently(
         self, work: Callable[[_Item], _Result], items: Sequence[_Item]

@@ -20,7 +20,7 @@ from xr_nczarr.storage.process_local import (
     UnreachableConnection,
     reduce_process_local,
 )
-from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, split_into_batches, too_large
+from xr_nczarr.storage.ranges import ByteRange, Bytes, Versioned, split_into_batches
 from xr_nczarr.storage.remote_client import IN_FLIGHT, Expected, ListedObject, RemoteClient
 from xr_nczarr.storage.retries import storage_error
 from xr_nczarr.storage.store import Store
@@ -139,7 +139,9 @@ class ZarrPythonClient(RemoteClient):
         return self._data_id
 
     def fetch(
-        self, requests: Sequence[ByteRange], expected: Expected
+        self,
+        requests: Sequence[ByteRange],
+        expected: Expected,  # noqa: ARG002 (for other clients)
     ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
@@ -149,7 +151,7 @@ class ZarrPythonClient(RemoteClient):
         for request in requests:
             check_key(request.key, self.name)
         for batch in split_into_batches(requests, max_count=IN_FLIGHT):
-            for data in self._run(partial(self._fetch_one, expected.max_bytes), batch):
+            for data in self._run(self._fetch_one, batch):
                 yield None if data is None else Versioned(data)
 
     def put(self, key: str, data: Bytes) -> None:
@@ -298,7 +300,7 @@ class ZarrPythonClient(RemoteClient):
             failure.problem = f"{type(self.store).__name__}: {failure.problem}"[:_MESSAGE_LENGTH]
         return failure
 
-    async def _fetch_one(self, max_bytes: int | None, request: ByteRange) -> Bytes | None:
+    async def _fetch_one(self, request: ByteRange) -> Bytes | None:
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
         key, start, length = request
@@ -313,16 +315,12 @@ class ZarrPythonClient(RemoteClient):
             # If a suffix is longer than the object, some stores return only a part of the object.
             if start >= 0 or len(response) == length:
                 return _bytes(response)
-        data = await self._whole(key, max_bytes)
+        data = await self._whole(key)
         return data if data is None or request.is_whole else data[start:][:length]
 
-    async def _whole(self, key: str, max_bytes: int | None) -> Bytes | None:
+    async def _whole(self, key: str) -> Bytes | None:
         response = await self.store.get(self._path(key), _prototype())
-        if response is None:
-            return None
-        if max_bytes is not None and len(response) > max_bytes:
-            raise too_large(f"the object is {len(response):,} bytes long", max_bytes)
-        return _bytes(response)
+        return None if response is None else _bytes(response)
 
     async def _put(self, item: tuple[str, Bytes]) -> None:
         key, data = item
@@ -340,7 +338,7 @@ class ZarrPythonClient(RemoteClient):
         except (FileNotFoundError, KeyError):
             return None
         except NotImplementedError:
-            data = await self._whole(key, None)
+            data = await self._whole(key)
             return None if data is None else len(data)
 
     async def _list(self, prefix: str) -> Listing:
