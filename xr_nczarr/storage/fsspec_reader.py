@@ -10,7 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
 
-from xr_nczarr.errors import AccessDeniedError, NczarrError, NotFoundError, UnsupportedError
+from xr_nczarr.errors import (
+    AccessDeniedError,
+    NczarrError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
 from xr_nczarr.locks import ProcessLock
 from xr_nczarr.storage.keys import check_key
 from xr_nczarr.storage.location import plain_filesystem
@@ -179,29 +185,34 @@ class FsspecReader(RemoteClient):
         responses: list[Response] = [None] * len(requests)
         pending = list(range(len(requests)))
         for _ in self.rules.retry.tries():
-            failures: dict[int, NczarrError] = {}
+            failures: dict[int, StorageError] = {}
             batch = self._cat([requests[index] for index in pending], expected)
-            for index, response in zip(pending, batch, strict=True):
-                request = requests[index]
-                if not isinstance(response, Exception):
-                    responses[index] = Versioned(self._requested_part(response, request))
-                elif self._is_empty(response, request):
-                    responses[index] = Versioned(b"")
-                elif not self._is_missing(response):
-                    failure = self._failure(response, request.key)
-                    failure.place = request.description or failure.place
-                    if isinstance(failure, AccessDeniedError):
-                        responses[index] = failure
-                    elif isinstance(failure, TRANSIENT):
-                        failures[index] = failure
-                        self._log_retry(failure, request.key)
-                    else:
-                        raise failure
+            for index, result in zip(pending, batch, strict=True):
+                try:
+                    responses[index] = self._response(result, requests[index])
+                except TRANSIENT as error:
+                    failures[index] = error
+                    self._log_retry(error, requests[index].key)
             if not failures:
                 return responses
             pending = list(failures)
         failure = failures[pending[0]]
         failure.remedy = failure.remedy or TRY_LATER
+        raise failure
+
+    def _response(self, result: bytes | Exception, request: ByteRange) -> Response:
+        """Return the response to a request, given the bytes or the exception from `_cat`."""
+        if not isinstance(result, Exception):
+            return Versioned(self._requested_part(result, request))
+        if self._is_empty(result, request):
+            return Versioned(b"")
+        if self._is_missing(result):
+            return None
+        failure = self._failure(result, request.key)
+        if failure is not result:
+            failure.place = request.description
+        if isinstance(failure, AccessDeniedError):
+            return failure
         raise failure
 
     def _cat(self, requests: Sequence[ByteRange], expected: Expected) -> list[bytes | Exception]:
