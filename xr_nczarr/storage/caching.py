@@ -63,7 +63,8 @@ class _WrapperStore(Store):
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]: ...
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        return map(granted, self.probe(keys))
+        for response in self.probe(keys):
+            yield granted(response)
 
     def list_names(self, prefix: str) -> Listing:
         return self.source.list_names(prefix)

@@ -42,6 +42,7 @@ from xr_nczarr.storage.retries import (
     TRY_LATER,
     is_missing_bucket,
     is_transient,
+    page_in,
     status_of,
     storage_error,
 )
@@ -55,7 +56,6 @@ _SMALL_BATCH = CONNECTIONS // _HELPERS  # requests for metadata per helper threa
 _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # bytes in each batch, once the size of the objects is known
 _FIRST_BATCH = 8  # requests in each batch, as long as the size of the objects is unknown
-
 _EXISTING_STATUS = (409, 412)  # statuses of a conditional write to an existing object
 _VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", "updated")
 
@@ -243,6 +243,8 @@ class FsspecClient(RemoteClient):
         if not isinstance(result, Exception):
             if not request.is_whole and length < len(result) == self.size(key):
                 result = result[start:][:length]  # the server sent the whole file
+            if self._is_cache and page_in(result):
+                self._forget(self.path(key))
             return Versioned(result)
         # A whole file is requested as a range up to the size limit. If the file is empty, S3
         # responds to any such request with status 416.
@@ -291,10 +293,10 @@ class FsspecClient(RemoteClient):
         return [self._cat([request], expected)[0] for request in requests]
 
     def _forget(self, path: str) -> None:
-        """Remove a file from fsspec's ``simplecache``.
+        """Remove a file from fsspec's ``simplecache``, because it is incomplete or a web page.
 
         fsspec creates each cached file under its final name before the download is complete. If the
-        incomplete file of a failed download stayed in the cache, the next read would return it.
+        file stayed in the cache, the next read would return it.
         """
         cached_path = getattr(self.filesystem, "_check_file", lambda _: None)(path)
         if isinstance(cached_path, str):

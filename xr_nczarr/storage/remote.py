@@ -92,7 +92,8 @@ class RemoteStore(Store):
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""
-        return map(granted, self.probe(keys))
+        for response in self.probe(keys):
+            yield granted(response)
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
