@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from fsspec.implementations.http import get_client
 from yarl import URL
 
 from xr_nczarr.errors import LimitError, RefusedError, quote
-from xr_nczarr.storage.ranges import too_large
+from xr_nczarr.storage.ranges import ByteRange, too_large
 from xr_nczarr.storage.remote_client import Rules
 from xr_nczarr.storage.retries import page_error, page_in
 from xr_nczarr.storage.trust import Trust, is_private
@@ -38,8 +39,8 @@ class _Request(NamedTuple):
     """The hosts and the size limit of a request in progress.
 
     `current_host` differs from `original_host` if the request was redirected to another host.
-    `max_bytes` limits the responses to requests for a whole object or for all bytes from an offset.
-    The limit for any other range is derived from its length.
+    `max_bytes` limits the responses to requests for a whole object. The limit for a range is
+    derived from its length.
     """
 
     original_host: str | None = None
@@ -85,10 +86,10 @@ class CheckedResponse(aiohttp.ClientResponse):
                 self.close()
                 if self.status >= 400:
                     return b""
-                if self._requested is None:
+                if self._requested.is_whole:
                     raise too_large(f"the response is at least {size:,} bytes long", max_bytes)
                 raise LimitError(
-                    f"the server ignored the request for {self._requested_text()} and sent at "
+                    f"the server ignored the request for {self._requested.description} and sent at "
                     f"least {size:,} bytes instead",
                     remedy="Copy the object to a server that supports range requests",
                 )
@@ -119,7 +120,7 @@ class CheckedResponse(aiohttp.ClientResponse):
 
     def _requested_part(self, body: bytes) -> bytes:
         """Return the requested range of a response body, which may contain more bytes."""
-        if self._requested is None or self.status not in (200, 206):
+        if self._requested.is_whole or self.status not in (200, 206):
             return body
         begin = 0
         if self.status == 206:
@@ -130,7 +131,7 @@ class CheckedResponse(aiohttp.ClientResponse):
                     f"{len(body)} bytes with Content-Range {content_range!r}"
                 )
         elif page := page_in(body):
-            raise page_error(self._requested_text(), page)
+            raise page_error(str(self._requested.description), page)
         else:
             size = len(body)
         first, last = self._bounds(size)
@@ -154,12 +155,12 @@ class CheckedResponse(aiohttp.ClientResponse):
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
-        if sent is None or self._requested is None:
+        if sent is None or self._requested.is_whole:
             raise self._mismatch_error(f"status 206 with Content-Range {text!r}")
         begin, end = int(sent[1]), int(sent[2])
         size = end + 1 if sent[3] == "*" else int(sent[3])
         first, last = self._bounds(size)
-        is_suffix = self._requested[0] is None
+        is_suffix = self._requested.start < 0
         if is_suffix and (sent[3] == "*" or end < last):
             raise self._mismatch_error(text)
         if not begin <= first <= end < size:
@@ -169,51 +170,37 @@ class CheckedResponse(aiohttp.ClientResponse):
     def _bounds(self, size: int) -> tuple[int, int]:
         """Return the offsets of the first and last requested bytes in an object of `size` bytes.
 
-        `size` matters only if the requested range is a suffix or is open-ended.
+        `size` matters only if the requested range is a suffix.
         """
-        assert self._requested is not None
-        first, last = self._requested
-        if first is None:
-            return max(0, size - (last or 0)), size - 1
-        return first, size - 1 if last is None else last
+        _, start, length = self._requested
+        return (max(0, size + start), size - 1) if start < 0 else (start, start + length - 1)
 
     def _mismatch_error(self, sent: str) -> aiohttp.ClientPayloadError:
         return aiohttp.ClientPayloadError(
-            f"the request was for {self._requested_text()}, but the server sent {sent}"
+            f"the request was for {self._requested.description or 'the whole object'}, but the "
+            f"server sent {sent}"
         )
 
-    def _requested_text(self) -> str:
-        """Describe the requested bytes, for use in error messages."""
-        if self._requested is None:
-            return "the whole object"
-        first, last = self._requested
-        if first is None:
-            return f"the last {last} bytes"
-        if last is None:
-            return f"all bytes from offset {first}"
-        return f"{last - first + 1} bytes at offset {first}"
-
     @property
-    def _requested(self) -> tuple[int | None, int | None] | None:
-        """The offsets of the first and last requested bytes, or None for a whole object.
-
-        The last offset is None if the range is open-ended. For a suffix, the first item is None and
-        the second item is the length of the suffix.
-        """
-        requested = re.fullmatch(r"bytes=(\d*)-(\d*)", self.request_info.headers.get("Range", ""))
+    def _requested(self) -> ByteRange:
+        """The requested byte range, or the range of the whole object."""
+        header = self.request_info.headers.get("Range", "")
+        requested = re.fullmatch(r"bytes=(\d*)-(\d*)", header)
         if requested is None:
-            return None
-        first, last = (int(number) if number else None for number in requested.groups())
-        return first, last
+            return ByteRange("")
+        first, last = requested.groups()
+        if not first:
+            return ByteRange("", -int(last), int(last))
+        end = int(last) + 1 if last else sys.maxsize
+        return ByteRange("", int(first), end - int(first))
 
     @property
     def _max_bytes(self) -> int | None:
         if self.status >= 400:
             return _MAX_ERROR_BYTES
-        first, last = self._requested or (None, None)
-        if last is None:
+        if self._requested.is_whole:
             return _request.get().max_bytes
-        return last - (first or 0) + 1 + MAX_EXTRA_BYTES
+        return self._requested.length + MAX_EXTRA_BYTES
 
 
 def names_in_index(page: bytes, url: str) -> list[str] | None:
