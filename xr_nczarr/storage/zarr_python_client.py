@@ -189,8 +189,8 @@ class ZarrPythonClient(RemoteClient):
                 remedy="Pass a store with consolidated metadata",
                 store=self.name,
             )
-        ((objects, prefixes),) = self._run(self._list, [prefix])
-        return Listing(sorted(objects), sorted(prefixes))
+        (listing,) = self._run(self._list, [prefix])
+        return listing  # type: ignore[no-any-return]
 
     def below(self, prefix: str) -> Iterator[ListedObject]:
         """Yield every object under `prefix`."""
@@ -343,15 +343,14 @@ class ZarrPythonClient(RemoteClient):
 
     async def _list(self, prefix: str) -> Listing:
         folder = self._path(prefix).rstrip("/")
-        names = [name.strip("/") async for name in self.store.list_dir(folder)]
-        names = [name for name in dict.fromkeys(names) if name]
+        names = sorted({name.strip("/") async for name in self.store.list_dir(folder)} - {""})
         paths = [f"{folder}/{name}".lstrip("/") for name in names]
         in_node = self.v3_only and "zarr.json" in names
         are_objects = await asyncio.gather(*(self._is_object(path, in_node) for path in paths))
-        kinds = list(zip(names, are_objects, strict=True))
-        objects = [name for name, is_object in kinds if is_object]
-        prefixes = [name for name, is_object in kinds if not is_object]
-        return Listing(objects, prefixes)
+        listing = Listing([], [])
+        for name, is_object in zip(names, are_objects, strict=True):
+            (listing.objects if is_object else listing.prefixes).append(name)
+        return listing
 
     async def _is_object(self, path: str, in_node: bool) -> bool:
         """Return whether `path` is the key of an object, and not a prefix or a node.
