@@ -292,7 +292,7 @@ class ObstoreClient(RemoteClient):
             try:
                 return action()
             except Exception as error:
-                if is_missing(error, missing):
+                if not isinstance(error, NczarrError) and is_missing(error, missing):
                     return None
                 raise
 
