@@ -1,9 +1,10 @@
 """Scan the regular members of a JSON reference document into tables.
 
-A regular member looks like ``"array/1.2": ["url", 3, 4],``. The text is processed in blocks.
-Vectorized arithmetic on the bytes of a block parses all of its members at once, without creating a
-Python object for each member. Every byte is checked: it must be the expected punctuation, a digit,
-or part of a URL or a key prefix. URLs and prefixes are decoded as JSON.
+A regular member looks like ``"array/1.2": ["url", 3, 4],``. It may contain any whitespace, for
+example indentation, as long as the members around it contain the same. The text is processed in
+blocks. Vectorized arithmetic on the bytes of a block parses all of its members at once, without
+creating a Python object for each member. Every byte is checked: it must be the expected
+punctuation, a digit, or part of a URL or a key prefix. URLs and prefixes are decoded as JSON.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _MAX_COMPARED_BYTES = 1 << 10
 _MARKER = "\0stretch "
 # Keys that contain a comma or colon do not match. In a JSON document, there is always a comma or
 # colon between two strings, so a match cannot begin with the quotation mark that ends a string.
-_MEMBER = re.compile(rb'"(?:[^"\\,:]|\\/)*[0-9]": ?\["(?:[^"\\]|\\/)+", ?[0-9]+, ?[0-9]+\], ?(?=")')
+# The groups are the text between the key and the URL, between the URL and the offset, between the
+# numbers, and after the length. Each space stands for any JSON whitespace.
+_PATTERN = rb'"(?:[^"\\,:]|\\/)*[0-9](" : \[ ")(?:[^"\\]|\\/)+(" , )[0-9]+( , )[0-9]+( \] , )(?=")'
+_MEMBER = re.compile(_PATTERN.replace(b" ", rb"[ \t\n\r]{0,64}+"))
 _ESCAPE = re.compile(rb"\\[^/]")
-# Matches if a document has little whitespace. Otherwise, its whitespace is removed first.
-_COMPACT = re.compile(rb'": ?\["')
-_SPACES, _STRUCTURE = b" \t\n\r", b",:[]{}"
 _QUOTE, _ZERO = b'"0'
 
 Numbers = NDArray[np.int64]
@@ -63,8 +64,6 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     The result is None if too few members can be moved. In that case, discard `builder`, because
     some references may already have been moved to it.
     """
-    if len(document) >= _MIN_DOCUMENT_BYTES and not _COMPACT.search(document):
-        document = _without_spaces(document)
     pieces: list[bytes | memoryview] = []
     view = memoryview(document)
     markers = copied = position = moved = read = 0
@@ -97,40 +96,6 @@ def remove_markers(members: dict[str, object]) -> int:
     return len(markers)
 
 
-def _without_spaces(document: bytes) -> bytes:
-    """Remove the whitespace between the tokens of a JSON document.
-
-    If removing whitespace would merge two tokens, the document is invalid and is returned
-    unchanged.
-    """
-    document = document.strip(_SPACES)
-    if b"\0" in document:  # JSON in UTF-8 contains no NUL
-        return document
-    text = np.frombuffer(document, np.uint8)
-    spaces = _byte_mask(_SPACES)[text] & ~_string_mask(document)
-    before = np.flatnonzero(spaces[1:] & ~spaces[:-1])
-    after = np.flatnonzero(spaces[:-1] & ~spaces[1:]) + 1
-    structure = _byte_mask(_STRUCTURE)
-    if not (structure[text[before]] | structure[text[after]]).all():
-        return document
-    return text[~spaces].tobytes()
-
-
-def _string_mask(document: bytes) -> Mask:
-    """Return a mask of a JSON document's bytes that is true inside strings."""
-    # An escaped quotation mark does not end a string.
-    unescaped = document.replace(b"\\\\", b"__").replace(b'\\"', b"__")
-    quotes = (np.frombuffer(unescaped, np.uint8) == _QUOTE).view(np.uint8)
-    np.cumsum(quotes, dtype=np.uint8, out=quotes)  # overflow preserves parity
-    inside: Mask = (quotes & 1).view(np.bool_)
-    return inside
-
-
-def _byte_mask(characters: bytes) -> Mask:
-    """Return a mask of all 256 byte values that is true for the values in `characters`."""
-    return np.isin(np.arange(256), list(characters))
-
-
 class _Block:
     """A block of the document's text that begins at the start of a member."""
 
@@ -157,21 +122,21 @@ class _Block:
             Whether more regular members may follow at the start of the next block.
         """
         count = (len(self.quotes) - 1) // 4
-        if count < MIN_ROWS:
+        member = _MEMBER.match(self.text)
+        if count < MIN_ROWS or member is None:
             return 0, 0, False
         # The positions of the four quotation marks in each member, and of the first quotation mark
         # in the next member.
         quotes = self.quotes[: 4 * count].reshape(-1, 4).T
         keys, colons, urls, commas = np.ascontiguousarray(quotes)
         following = self.quotes[4 : 4 * count + 1 : 4]
-        bracket = b'": ["' if self.text.startswith(b'": ', colons[0]) else b'":["'
-        comma = b", " if self.text.startswith(b'", ', commas[0]) else b","
-        offsets, ends, regular = self._parse_numbers(commas + 1 + len(comma))
-        regular &= self._occurs(colons, bracket) & self._occurs(commas, b'"' + comma)
-        regular &= (urls - colons == len(bracket) - 1) & self._occurs(ends, comma)
-        lengths, ends, are_numbers = self._parse_numbers(ends + len(comma))
-        regular &= are_numbers & self._occurs(ends, b"]" + comma)
-        regular &= following - ends == 1 + len(comma)
+        bracket, first_comma, second_comma, closing = member.groups()
+        offsets, ends, regular = self._parse_numbers(commas + len(first_comma))
+        regular &= self._occurs(colons, bracket) & self._occurs(commas, first_comma)
+        regular &= (urls - colons == len(bracket) - 1) & self._occurs(ends, second_comma)
+        lengths, ends, are_numbers = self._parse_numbers(ends + len(second_comma))
+        regular &= are_numbers & self._occurs(ends, closing)
+        regular &= following - ends == len(closing)
         separator, starts = self._find_indices(keys, colons)
         indices, ranks, are_indices = self._parse_indices(starts, colons, separator)
         regular &= are_indices
@@ -277,12 +242,12 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _occurs(self, starts: Numbers, expected: bytes) -> Mask:
-        """Return, for each position in `starts`, whether the text there begins with `expected`.
-
-        `expected` may be at most eight bytes long.
-        """
-        mask, word = (1 << 8 * len(expected)) - 1, int.from_bytes(expected, "little")
-        matches: Mask = (self.words[starts] & np.uint64(mask)) == np.uint64(word)
+        """Return, for each position in `starts`, whether the text there begins with `expected`."""
+        matches = np.ones(len(starts), np.bool_)
+        for position in range(0, len(expected), 8):
+            part = expected[position : position + 8]
+            mask, word = (1 << 8 * len(part)) - 1, int.from_bytes(part, "little")
+            matches &= (self.words[starts + position] & np.uint64(mask)) == np.uint64(word)
         return matches
 
     def _parse_numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Mask]:
