@@ -73,10 +73,6 @@ class ReferenceStore(Store):
         The URL of the document, without secrets, for error messages.
     document
         The document from which the set was read, if any.
-    prefix
-        The store contains at least the chunks whose keys begin with this prefix. When the set is
-        read from `document`, other references may be omitted. If the prefix is empty, the whole set
-        is kept.
     """
 
     zero_fill_is_missing = False
@@ -88,21 +84,18 @@ class ReferenceStore(Store):
         targets: Targets,
         name: str,
         document: ReferenceDocument | None = None,
-        prefix: str = "",
     ) -> None:
         self._references = references
         self.targets = targets
         self.name = name
         self.document = document
-        self.prefix = prefix
         self.max_bytes = targets.max_object_bytes
         self._stores: dict[str, Store] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rules = (self.targets, self.name)
         if self._pickles_set:
-            return ReferenceStore, (self.references, *rules)
-        return ReferenceStore, (None, *rules, self.document, self.prefix)
+            return ReferenceStore, (self.references, self.targets, self.name)
+        return ReferenceStore, (None, self.targets, self.name, self.document)
 
     @property
     def identity(self) -> str:
@@ -116,8 +109,7 @@ class ReferenceStore(Store):
             return self._references
         assert self.document is not None
         with ErrorContext(store=self.name):
-            whole = self.document.references()
-        return whole.subset(self.prefix) if self.prefix else whole
+            return self.document.references()
 
     @cached_property
     def _pickles_set(self) -> bool:
@@ -148,16 +140,16 @@ class ReferenceStore(Store):
         instead of the whole set.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
-        return self._with(self.references.subset(prefix), prefix)
+        return self._with(self.references.subset(prefix))
 
     def bounded(self, max_bytes: int) -> ReferenceStore:
         """Return a copy of this store that limits the size of each object; see `Store.bounded`."""
-        store = self._with(self.references, self.prefix)
+        store = self._with(self.references)
         store.max_bytes = min(max_bytes, self.max_bytes)
         return store
 
-    def _with(self, references: ReferenceSet, prefix: str) -> ReferenceStore:
-        store = ReferenceStore(references, self.targets, self.name, self.document, prefix)
+    def _with(self, references: ReferenceSet) -> ReferenceStore:
+        store = ReferenceStore(references, self.targets, self.name, self.document)
         store._stores = self._stores
         return store
 
