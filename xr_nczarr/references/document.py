@@ -6,18 +6,17 @@ unpickles it then reads the document again.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from xr_nczarr.codecs import decompressed
 from xr_nczarr.errors import NotFoundError, ReferenceSetError
-from xr_nczarr.model import Limits
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
-from xr_nczarr.references.templates import Language
 from xr_nczarr.storage import SharedCache, Store
+from xr_nczarr.storage.ranges import Bytes
 
 _MAX_SETS = 4
 
@@ -31,7 +30,7 @@ _reread = SharedCache[Any, ReferenceSet](_MAX_SETS)
 class ReferenceDocument:
     """The location of a JSON reference document and the options for parsing it.
 
-    The parsed reference set is cached, so that each process reads the document only once.
+    The parsed reference set is cached, so that each process parses the document only once.
 
     Attributes
     ----------
@@ -39,17 +38,15 @@ class ReferenceDocument:
         The store that contains the document.
     name
         Key of the document in `folder`.
+    parsing
+        The keyword arguments for `parse_references`.
     digest
         Digest of the content that the document had when it was opened. Empty until then.
-    template_overrides, templates, limits
-        See `parse_references`.
     """
 
     folder: Store
     name: str
-    template_overrides: Mapping[str, str] | None
-    templates: Language
-    limits: Limits
+    parsing: Mapping[str, Any]
     digest: bytes = b""
 
     def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
@@ -63,11 +60,11 @@ class ReferenceDocument:
         NotFoundError
             If the document does not exist.
         """
-        references = self._read()
-        if references is None:
+        (data,) = self.folder.fetch([self.name])
+        if data is None:
             raise NotFoundError("the reference set does not exist")
-        opened = replace(self, digest=references.digest)
-        return opened, _used.setdefault(opened._token, references)
+        opened = replace(self, digest=_digest(data))
+        return opened, opened._parsed(data)
 
     def references(self) -> ReferenceSet:
         """Return the reference set as it was when the document was opened.
@@ -83,32 +80,29 @@ class ReferenceDocument:
         references = _used.get(token)
         if references is None:
             references = _reread.load([token], lambda _: [self._read_again()])[token]
-            _used[token] = references
         return references
 
     def _read_again(self) -> ReferenceSet:
-        references = self._read()
-        if references is None or references.digest != self.digest:
+        (data,) = self.folder.fetch([self.name])
+        if data is None or _digest(data) != self.digest:
             raise ReferenceSetError(
-                f"the reference document was {'removed' if references is None else 'changed'} "
+                f"the reference document was {'removed' if data is None else 'changed'} "
                 "after the dataset was opened",
                 remedy="Reopen the dataset. If workers cannot read the document, pass "
                 "the reference set as a dictionary, which is sent to the workers",
             )
-        return references
+        return self._parsed(data)
 
     @property
-    def _token(self) -> Any:
-        overrides = frozenset((self.template_overrides or {}).items())
-        return self.digest, overrides, self.templates, self.limits
+    def _token(self) -> tuple[bytes, str]:
+        return self.digest, repr(self.parsing)
 
-    def _read(self) -> ReferenceSet | None:
-        (data,) = self.folder.fetch([self.name])
-        if data is None:
-            return None
-        return parse_references(
-            decompressed(bytes(data), self.limits.max_consolidated_bytes),
-            template_overrides=self.template_overrides,
-            templates=self.templates,
-            limits=self.limits,
-        )
+    def _parsed(self, data: Bytes) -> ReferenceSet:
+        references = _used.get(self._token)
+        if references is None:
+            references = parse_references(bytes(data), **self.parsing)
+        return _used.setdefault(self._token, references)
+
+
+def _digest(data: Bytes) -> bytes:
+    return hashlib.sha256(data).digest()

@@ -142,7 +142,7 @@ def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
     path, query = split_query(url)
     folder, name = split_name(path)
     store = _folder(folder + query, options)
-    document = ReferenceDocument(folder=store, name=name, **options.parsing)
+    document = ReferenceDocument(folder=store, name=name, parsing=options.parsing)
     document, references = document.open()
     return ReferenceStore(references, options.targets(url), mask(url), document)
 

@@ -9,10 +9,9 @@ the document.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -20,7 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import ErrorContext, LimitError, NczarrError, ReferenceSetError, quote
+from xr_nczarr.codecs import decompressed
+from xr_nczarr.errors import (
+    ChunkError,
+    ErrorContext,
+    LimitError,
+    NczarrError,
+    ReferenceSetError,
+    quote,
+)
 from xr_nczarr.hierarchy import is_record_document
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.references.entries import (
@@ -39,7 +46,6 @@ from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.tables import (
     MIN_ROWS,
     KeyPattern,
-    ReferenceTable,
     TableBuilder,
     split_chunk_key,
 )
@@ -56,15 +62,15 @@ _METADATA_NAMES = {".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"}
 
 
 def is_reference_document(document: bytes) -> bool:
-    """Return whether a JSON document is a reference set, without checking its entries.
+    """Return whether a document is a reference set in JSON, without checking its entries.
 
     Many JSON documents map names to strings or lists. Therefore, a document of version 0 must also
     contain the metadata of a group or array, and a document of version 1 must not contain any
     member that is not in the specification.
     """
     try:
-        members, refs, _, _ = _load(document, DEFAULT_LIMITS)
-    except ReferenceSetError:
+        members, refs, _ = _load(document, DEFAULT_LIMITS)
+    except (ReferenceSetError, ChunkError):
         return False
     if refs is members and any(key.rpartition("/")[2] in _METADATA_NAMES for key in refs):
         return True
@@ -93,7 +99,7 @@ def parse_references(
     Parameters
     ----------
     document
-        The document as JSON, or as a dictionary.
+        The document as JSON, which may be compressed with gzip or Zstandard, or as a dictionary.
     template_overrides
         A mapping of names to templates. They are added to the templates in the document, and
         replace templates of the same name.
@@ -113,6 +119,8 @@ def parse_references(
         If the document or an entry violates the specification.
     RefusedError
         If a template uses syntax that requires ``templates="jinja2"``.
+    ChunkError
+        If the document is compressed, and is damaged or truncated.
     LimitError
         If a limit is exceeded.
 
@@ -122,7 +130,7 @@ def parse_references(
     >>> references.resolve("a/0")
     Address(url='s3://bucket/data.nc', offset=100, length=20)
     """
-    members, refs, builder, text = _load(document, limits)
+    members, refs, builder = _load(document, limits)
     if _is_record_set(refs.get(".zmetadata")):
         refs.pop(".zmetadata")  # describes the parquet files from which the references originate
     # In the chunk key of a scalar, VirtualiZarr up to 2.5 omits the index.
@@ -145,24 +153,7 @@ def parse_references(
         else:
             _expand_into(refs, generator, remaining // generator.weight)
             remaining -= generator.key_count * generator.weight
-    listed = tabulate(refs, builder, render_url)
-    digest = b"" if text is None else _digest(text, listed.tables.values())
-    return replace(listed, generators=tuple(kept), digest=digest)
-
-
-def _digest(remaining: bytes, tables: Iterable[ReferenceTable]) -> bytes:
-    """Return a digest of a reference document from which references were moved to `tables`.
-
-    The digest covers the tables and `remaining`, the rest of the document.
-    """
-    digest = hashlib.blake2b(remaining, digest_size=32)
-    for table in tables:
-        digest.update(repr((table.pattern, table.shape, table.urls)).encode())
-        for numbers in (table.flat_indices, table.url_numbers, table.offsets, table.lengths):
-            if numbers is not None:
-                digest.update(numbers.dtype.str.encode())
-                digest.update(numbers.data)
-    return digest.digest()
+    return replace(tabulate(refs, builder, render_url), generators=tuple(kept))
 
 
 def expand(
@@ -205,7 +196,7 @@ def expand(
 
 def _load(
     document: ReferenceInput, limits: Limits
-) -> tuple[dict[str, Any], dict[str, Any], TableBuilder, bytes | None]:
+) -> tuple[dict[str, Any], dict[str, Any], TableBuilder]:
     """Scan the regular members of a document with `scan_document`, and parse all other members.
 
     Returns
@@ -216,9 +207,6 @@ def _load(
         The references that were not scanned.
     TableBuilder
         A builder with the references that were scanned.
-    bytes or None
-        The text of the document, without the scanned references. None if the document is a dict
-        that cannot be serialized as JSON.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
@@ -231,6 +219,7 @@ def _load(
             data = json.dumps(members, default=_as_json, ensure_ascii=False).encode()
     else:
         data = document.encode() if isinstance(document, str) else bytes(document)
+        data = decompressed(data, limits.max_consolidated_bytes)
         if len(data) > limits.max_consolidated_bytes:
             raise LimitError(
                 f"the reference document is {len(data):,} bytes long, which exceeds the limit of "
@@ -247,11 +236,11 @@ def _load(
             refs = _refs(parsed)
             # If all markers are among the references, so are all members that the markers replace.
             if remove_markers(refs) == scanned[1]:
-                return parsed, refs, builder, scanned[0]
+                return parsed, refs, builder
     if members is None:
         assert data is not None
         members = parse_members(data)
-    return members, _refs(members), TableBuilder(), data
+    return members, _refs(members), TableBuilder()
 
 
 def _as_json(value: Any) -> Any:

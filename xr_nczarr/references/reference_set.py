@@ -40,15 +40,11 @@ class ReferenceSet(PickledByFields):
     generators
         The generators, each of which declares the references to many chunks. All of them have a
         `pattern`.
-    digest
-        Digest of the reference document. Equal documents have equal digests. Empty if there is no
-        document.
     """
 
     entries: Mapping[str, Entry]
     tables: Mapping[KeyPattern, ReferenceTable] = field(default_factory=dict)
     generators: tuple[Generator, ...] = ()
-    digest: bytes = field(default=b"", compare=False)
 
     def load(self, keys: Sequence[str]) -> None:
         """Do nothing, because all references are already in memory.

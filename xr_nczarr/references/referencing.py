@@ -12,17 +12,16 @@ from html import escape
 from itertools import islice
 from typing import Any
 
-from xr_nczarr.codecs import COMPRESSED_STARTS, compressed, decompressed
+from xr_nczarr.codecs import COMPRESSED_STARTS, compressed
 from xr_nczarr.errors import (
     AccessDeniedError,
-    ChunkError,
     ConflictError,
     NczarrError,
     UnsupportedError,
     quote,
 )
 from xr_nczarr.hierarchy import HierarchyOptions, document_keys, existing_chunks, open_hierarchy
-from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
+from xr_nczarr.model import ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
 from xr_nczarr.progress import Progress
 from xr_nczarr.references.entries import Reference, is_metadata
@@ -220,11 +219,7 @@ def _is_other_document(folder: LocalStore | RemoteStore, name: str) -> bool:
     if not bytes(begin).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", *COMPRESSED_STARTS)):
         return True  # possibly a large data file, which need not be read
     (existing,) = folder.fetch([name])
-    try:
-        document = decompressed(bytes(existing or b""), DEFAULT_LIMITS.max_consolidated_bytes)
-    except ChunkError:
-        return True
-    return not is_reference_document(document)
+    return not is_reference_document(bytes(existing or b""))
 
 
 def _another_kind(place: str) -> ConflictError:
