@@ -121,10 +121,6 @@ class RecordSet(ReferenceSet):
         values = self.records.row(*place)
         if values is None:
             return None
-        if not {"path", "raw"} & values.keys():
-            raise ReferenceSetError(
-                'the parquet file has neither a "path" nor a "raw" column', key=place[0]
-            )
         raw = _column_value(values, "raw", (str, bytes), key)
         if raw is not None:
             return raw.encode() if isinstance(raw, str) else bytes(raw)

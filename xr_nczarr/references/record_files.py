@@ -6,8 +6,6 @@ import importlib.util
 import io
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -21,7 +19,6 @@ from xr_nczarr.errors import (
     UnsupportedError,
     reason_of,
 )
-from xr_nczarr.locks import ProcessLock, cached_property
 from xr_nczarr.storage.ranges import Bytes
 from xr_nczarr.storage.shared_cache import SharedCache
 
@@ -41,22 +38,22 @@ Fetch = Callable[[Sequence[str]], Iterable[Bytes | None]]
 The function yields None for a file that does not exist.
 """
 
-_Columns = Mapping[str, Any]
-"""Mapping of column names to the values in each column of a file."""
+_Columns = Mapping[str, Sequence[Any]]
+"""Mapping of column names to the values in each column of a file. Empty for a missing file."""
 
 
 class _Parquet(NamedTuple):
     """An open parquet file.
 
-    `rows` contains the number of rows in each row group, `size` is the uncompressed size of the
-    file in bytes, and `set_id` is the identifier of the set to which the file belongs, or None. The
-    function `read` takes the index of a row group and returns its columns.
+    `rows` is the number of rows, `size` is the uncompressed size of the file in bytes, and `set_id`
+    is the identifier of the set to which the file belongs, or None. The function `read` returns the
+    columns.
     """
 
-    rows: tuple[int, ...]
+    rows: int
     size: int
     set_id: str | None
-    read: Callable[[int], _Columns]
+    read: Callable[[], _Columns]
 
 
 class RecordFiles:
@@ -83,18 +80,26 @@ class RecordFiles:
         self.max_rows = max_rows
         self.max_bytes = max_bytes
         self.set_id = set_id
-        self._files = SharedCache[str, _RecordFile](_MAX_KEPT_FILES)
+        self._files = SharedCache[str, _Columns](_MAX_KEPT_FILES)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RecordFiles, (self.fetch, self.max_rows, self.max_bytes, self.set_id)
 
-    def load(self, names: Iterable[str]) -> Mapping[str, _RecordFile]:
-        """Return a mapping of names to record files.
+    def load(self, names: Iterable[str]) -> Mapping[str, _Columns]:
+        """Return a mapping of the names of record files to their columns.
 
         All files that are not cached are fetched in one call. If there are more names than the
         cache can hold, the last ones are omitted.
+
+        Raises
+        ------
+        ReferenceSetError
+            If a file cannot be read. If the set has an identifier, also if a file does not exist or
+            belongs to another set.
+        LimitError
+            If a file has more than `max_rows` rows, or is larger than `max_bytes`.
         """
-        return self._files.load(islice(dict.fromkeys(names), _MAX_KEPT_FILES), self._fetched)
+        return self._files.load(islice(dict.fromkeys(names), _MAX_KEPT_FILES), self._read)
 
     def row(self, name: str, row: int) -> dict[str, Any] | None:
         """Return the values in a row of the file `name`, as a dict keyed by column name.
@@ -103,14 +108,13 @@ class RecordFiles:
 
         Raises
         ------
-        ReferenceSetError
-            If the file cannot be read. If the set has an identifier, also if the file does not
-            exist or belongs to another set.
-        LimitError
-            If the file has more than `max_rows` rows, or is larger than `max_bytes`.
+        ReferenceSetError, LimitError
+            As in `load`.
         """
-        with self._file(name) as file:
-            return file.row(row)
+        columns = self.load([name])[name]
+        if row >= _row_count(columns):
+            return None
+        return {column: values[row] for column, values in columns.items()}
 
     def row_count(self, name: str) -> int:
         """Return the number of rows in the file `name`, or 0 if the file does not exist.
@@ -118,86 +122,52 @@ class RecordFiles:
         Raises
         ------
         ReferenceSetError, LimitError
-            As in `row`.
+            As in `load`.
         """
-        with self._file(name) as file:
-            return file.row_count
+        return _row_count(self.load([name])[name])
 
-    @contextmanager
-    def _file(self, name: str) -> Iterator[_RecordFile]:
-        """Yield a record file, and add its name to any error in the ``with`` block."""
-        with ErrorContext(key=name):
-            try:
-                yield self.load([name])[name]
-            except (NczarrError, MemoryError):
-                raise
-            except Exception as error:  # parquet libraries raise errors of many types
-                problem = f"the parquet file cannot be read ({reason_of(error)})"
-                raise ReferenceSetError(problem) from error
+    def _read(self, names: list[str]) -> Iterator[_Columns]:
+        for name, data in zip(names, self.fetch(names), strict=True):
+            with ErrorContext(key=name):
+                try:
+                    columns = self._columns(data)
+                except (NczarrError, MemoryError):
+                    raise
+                except Exception as error:  # parquet libraries raise errors of many types
+                    problem = f"the parquet file cannot be read ({reason_of(error)})"
+                    raise ReferenceSetError(problem) from error
+            yield columns
 
-    def _fetched(self, names: list[str]) -> Iterator[_RecordFile]:
-        rules = self.max_rows, self.max_bytes, self.set_id
-        return (_RecordFile(data, *rules) for data in self.fetch(names))
-
-
-class _RecordFile:
-    """One record file, which caches the row group that was read most recently."""
-
-    def __init__(
-        self, data: Bytes | None, max_rows: int, max_bytes: int, set_id: str | None
-    ) -> None:
-        self._data = data
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
-        self._set_id = set_id
-        self._columns = lru_cache(1)(lambda group: self._opened.read(group))
-        self._reading = ProcessLock()  # a pyarrow file serves one thread at a time
-
-    def row(self, row: int) -> dict[str, Any] | None:
-        """Return the values in a row, as a dict keyed by column name.
-
-        Return None if the row does not exist.
-        """
-        for group, count in enumerate(self._opened.rows):
-            if row < count:
-                with self._reading:
-                    columns = self._columns(group)
-                return {column: columns[column][row] for column in columns}
-            row -= count
-        return None
-
-    @property
-    def row_count(self) -> int:
-        """The number of rows in the file, or 0 if the file does not exist."""
-        return sum(self._opened.rows)
-
-    @cached_property
-    def _opened(self) -> _Parquet:
-        if self._data is None:
-            opened = _Parquet((), 0, None, lambda _: {})
-        else:
-            opened = _open_parquet(self._data)
-        if self._set_id not in (None, opened.set_id):
+    def _columns(self, data: Bytes | None) -> _Columns:
+        file = _Parquet(0, 0, None, dict) if data is None else _open_parquet(data)
+        if self.set_id not in (None, file.set_id):
             raise ReferenceSetError(
                 "the file does not exist, but the reference set requires it"
-                if self._data is None
+                if data is None
                 else "the reference set was replaced after it was opened",
                 remedy="Open the set again. If the error persists, recreate the set, because it is "
                 "incomplete",
             )
-        rows = sum(opened.rows)
-        if rows > self._max_rows:
+        if file.rows > self.max_rows:
             raise LimitError(
-                f"the parquet file has {rows:,} rows, which exceeds the limit of {self._max_rows:,}"
+                f"the parquet file has {file.rows:,} rows, which exceeds the limit of "
+                f"{self.max_rows:,}"
             )
-        size = opened.size - _NUMBER_BYTES * rows
-        if size > self._max_bytes:
+        size = file.size - _NUMBER_BYTES * file.rows
+        if size > self.max_bytes:
             raise LimitError(
                 f"URLs and inline data total {size:,} bytes, which exceeds the limit of "
-                f"{self._max_bytes:,} bytes",
+                f"{self.max_bytes:,} bytes",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
-        return opened
+        columns = file.read()
+        if data is not None and not {"path", "raw"} & columns.keys():
+            raise ReferenceSetError('the parquet file has neither a "path" nor a "raw" column')
+        return columns
+
+
+def _row_count(columns: _Columns) -> int:
+    return max(map(len, columns.values()), default=0)
 
 
 def _open_parquet(data: Bytes) -> _Parquet:
@@ -228,14 +198,14 @@ def _open_pyarrow(data: Bytes) -> _Parquet:
         distinct = np.append(values.dictionary.to_numpy(zero_copy_only=False), missing)
         return distinct[values.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)]
 
-    def read(group: int) -> _Columns:
-        rows = file.read_row_group(group, columns=present)
+    def read() -> _Columns:
+        rows = file.read(columns=present)
         return {column: plain(rows[column]) for column in present}
 
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
     size = sum(group.total_byte_size for group in groups)
     set_id = (metadata.metadata or {}).get(SET_ID.encode(), b"").decode(errors="replace") or None
-    return _Parquet(tuple(group.num_rows for group in groups), size, set_id, read)
+    return _Parquet(metadata.num_rows, size, set_id, read)
 
 
 def _open_fastparquet(data: Bytes) -> _Parquet:
@@ -247,10 +217,9 @@ def _open_fastparquet(data: Bytes) -> _Parquet:
         raise ValueError(error) from error
     present = [column for column in COLUMNS if column in file.columns]
 
-    def read(group: int) -> _Columns:
-        rows = file[group].to_pandas(columns=present)
+    def read() -> _Columns:
+        rows = file.to_pandas(columns=present)
         return {column: rows[column].to_numpy() for column in present}
 
     size = sum(group.total_byte_size for group in file.row_groups)
-    set_id = file.key_value_metadata.get(SET_ID)
-    return _Parquet(tuple(group.num_rows for group in file.row_groups), size, set_id, read)
+    return _Parquet(file.count(), size, file.key_value_metadata.get(SET_ID), read)
