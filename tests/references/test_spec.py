@@ -9,7 +9,7 @@ import pytest
 
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
 from xr_nczarr.model import Limits
-from xr_nczarr.references import expand, expressions
+from xr_nczarr.references import expand, generators
 from xr_nczarr.references.entries import absolute_url
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.render import collect_references, render_references
@@ -377,17 +377,18 @@ def test_generator_of_one_billion_keys_is_resolved_without_expansion():
 
 def test_generator_templates_are_parsed_once_and_evaluated_per_key(monkeypatch):
     parsed, evaluated = [], []
-    parse, checked = jinja2.Environment.parse, expressions._checked
+    parse, compiled = jinja2.Environment.parse, generators.compiled
 
     def counting_parse(environment, source, *arguments):
         parsed.append(source)
         return parse(environment, source, *arguments)
 
-    def counting(compute):
-        return checked(lambda values: evaluated.append(compute) or compute(values))
+    def counting(expression):
+        compute = compiled(expression)
+        return lambda values: evaluated.append(expression) or compute(values)
 
     monkeypatch.setattr(jinja2.Environment, "parse", counting_parse)
-    monkeypatch.setattr(expressions, "_checked", counting)
+    monkeypatch.setattr(generators, "compiled", counting)
     stops = {"i": {"stop": 10**6}, "j": {"stop": 1000}}
     key, offset = "g/v/{{i}}.{{j}}", "{{(i * 1000 + j) * 8}}"
     formula = generator(key=key, offset=offset, dimensions=stops)

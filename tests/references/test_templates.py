@@ -16,8 +16,8 @@ VALUES = {"i": 7, "j": -3, "s": "text"}
 
 
 def render(text, templates=None, language="safe", **values):
-    parts = Templates(templates or {}, language=language).compile(text, values)
-    return "".join(str(compiled(part)(values)) for part in parts)
+    expression = Templates(templates or {}, language=language).compile(text, values)
+    return str(compiled(expression)(values))
 
 
 @pytest.mark.parametrize(
@@ -258,3 +258,10 @@ def test_keys_of_huge_generator_are_listed_lazily():
     generator = {"key": "b/{{i}}.{{j}}", "url": "u", "offset": "{{j}}", "length": "1"}
     references = parse_references({"version": 1, "gen": [generator | {"dimensions": dimensions}]})
     assert [key for key, _ in zip(references.items(), "ab", strict=False)][1][0] == "b/1.1"
+
+
+def test_generator_with_very_long_rendered_url_is_rejected():
+    templates = {"a": "x" * 60_000, "b": "y" * 60_000}
+    generator = {"key": "b/{{i}}", "url": "{{a if i else b}}" * 3, "dimensions": {"i": {"stop": 9}}}
+    with pytest.raises(LimitError, match="produces more than 65,536 characters"):
+        parse_references({"version": 1, "templates": templates, "gen": [generator]})

@@ -56,25 +56,8 @@ def compiled(expression: Expression) -> Computed:
     expression cannot be evaluated, for example because it divides by zero or adds a string to a
     number. It raises a LimitError if a computed value is too large.
     """
-    return _checked(_compiled(expression))
+    compute = _compiled(expression)
 
-
-def compiled_text(parts: Iterable[Expression]) -> Callable[[Values], str]:
-    """Compile expressions into a function that concatenates their values as strings.
-
-    The returned function raises the same errors as the function that `compiled` returns.
-    """
-    pattern, pieces = "", []
-    for part in parts:
-        if is_constant(part):
-            pattern += str(part).replace("{", "{{").replace("}", "}}")
-        else:
-            pattern += "{!s}"
-            pieces.append(_compiled(part))
-    return _checked(lambda values: pattern.format(*[piece(values) for piece in pieces]))
-
-
-def _checked(compute: Computed) -> Computed:
     def checked(values: Values) -> Value:
         try:
             return compute(values)
@@ -98,23 +81,16 @@ def _compiled(expression: Expression) -> Computed:
     if function in (choose, both, either):
         lazy: Computed = function(*parts)
         return lazy
-    if len(parts) == 2:
-        left, right = parts
-        pattern = expression.parts[0]
-        plain = function is remainder and isinstance(pattern, str)
-        if plain and _FORMAT.fullmatch(pattern):
-            # The same as `formatted`, but faster, because the pattern is checked only once.
-            return lambda values: _bounded(pattern % (right(values),))
-        second = expression.parts[1]
-        constant = is_constant(second)
+    if len(parts) != 2:
+        return lambda values: _bounded(function(*[part(values) for part in parts]))
+    left, right = parts
 
-        def run_two(values: Values) -> Value:
-            result = function(left(values), second if constant else right(values))
-            small = type(result) is int and -_MAX_INTEGER < result < _MAX_INTEGER
-            return result if small else _bounded(result)
+    def compute(values: Values) -> Value:  # faster than the general case above
+        result = function(left(values), right(values))
+        is_small = type(result) is int and -_MAX_INTEGER < result < _MAX_INTEGER
+        return result if is_small else _bounded(result)
 
-        return run_two
-    return lambda values: _bounded(function(*[part(values) for part in parts]))
+    return compute
 
 
 def _bounded(result: Value) -> Value:
@@ -165,24 +141,25 @@ def call(function: Callable[..., Value], *parts: Expression) -> Expression:
     return result
 
 
-def flattened(parts: Iterable[Expression]) -> tuple[Expression, ...]:
-    """Flatten the operands of a concatenation.
+def concatenation(parts: Iterable[Expression]) -> Expression:
+    """Return an expression for the concatenation of `parts`, or the only part if there is one.
 
     Nested concatenations are replaced with their operands, and adjacent constants are merged.
     """
     pieces: list[Expression] = []
-    for constant, run in itertools.groupby(_leaves(parts), is_constant):
+    for constant, run in itertools.groupby(operands(Call(join, tuple(parts))), is_constant):
         group = list(run)
         pieces += [call(join, *group)] if constant and len(group) > 1 else group
-    return tuple(pieces)
+    return pieces[0] if len(pieces) == 1 else call(join, *pieces)
 
 
-def _leaves(parts: Iterable[Expression]) -> Iterator[Expression]:
-    for part in parts:
-        if isinstance(part, Call) and part.function is join:
-            yield from _leaves(part.parts)
-        elif part != "":
-            yield part
+def operands(expression: Expression) -> Iterator[Expression]:
+    """Yield the operands of a concatenation. Any other expression is its own only operand."""
+    if isinstance(expression, Call) and expression.function is join:
+        for part in expression.parts:
+            yield from operands(part)
+    elif expression != "":
+        yield expression
 
 
 def choose(test: Computed, if_true: Computed, if_false: Computed) -> Computed:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,14 +29,15 @@ from xr_nczarr.references.entries import (
 )
 from xr_nczarr.references.expressions import (
     Call,
+    Computed,
     DimensionValue,
     Expression,
     Values,
     compiled,
-    compiled_text,
     dimensions_in,
     is_constant,
     node_count,
+    operands,
     product,
 )
 from xr_nczarr.references.tables import KeyPattern, split_chunk_key
@@ -63,13 +64,6 @@ class _IndexNumber(NamedTuple):
     values: Collection[int] = (0,)
 
 
-class _Templates(NamedTuple):
-    key: Callable[[Values], str]
-    url: Callable[[Values], str]
-    offset: Callable[[Values], Any] | None
-    length: Callable[[Values], Any] | None
-
-
 @dataclass(frozen=True)
 class Generator(PickledByFields):
     """An element of the ``gen`` array: templates for keys and for their references.
@@ -77,26 +71,26 @@ class Generator(PickledByFields):
     Attributes
     ----------
     key, url
-        The templates for the key and the URL, each as a tuple of parts to be concatenated.
+        The templates for the key and the URL.
     offset, length
-        The templates for the offset and the length in bytes, or None if the references refer to
-        whole objects.
+        The templates for the offset and the length in bytes. Both are None if the references refer
+        to whole objects.
     dimensions
         Mapping from the name of each dimension to its values, in document order. The last dimension
         varies fastest.
     """
 
-    key: tuple[Expression, ...]
-    url: tuple[Expression, ...]
-    offset: tuple[Expression, ...] | None
-    length: tuple[Expression, ...] | None
+    key: Expression
+    url: Expression
+    offset: Expression
+    length: Expression
     dimensions: Mapping[str, Domain]
 
     @cached_property
     def weight(self) -> int:
         """Cost of evaluating all templates once, relative to templates of ordinary size."""
-        parts = (*self.key, *self.url, *(self.offset or ()), *(self.length or ()))
-        return 1 + sum(map(node_count, parts)) // _ORDINARY_SIZE
+        templates = (self.key, self.url, self.offset, self.length)
+        return 1 + sum(map(node_count, templates)) // _ORDINARY_SIZE
 
     @property
     def key_count(self) -> int:
@@ -123,9 +117,8 @@ class Generator(PickledByFields):
         return self._reference(key, values)
 
     @cached_property
-    def _templates(self) -> _Templates:
-        number = (_value(self.offset), _value(self.length))
-        return _Templates(compiled_text(self.key), compiled_text(self.url), *number)
+    def _templates(self) -> list[Computed]:
+        return [compiled(template) for template in (self.key, self.url, self.offset, self.length)]
 
     def check(self) -> None:
         """Evaluate the templates for the first and last keys, to detect mistakes early.
@@ -148,7 +141,7 @@ class Generator(PickledByFields):
 
     def _member(self, values: Values) -> tuple[str, Reference]:
         """Return the key and the reference for the given dimension values."""
-        key = self._templates.key(values)
+        key = str(self._templates[0](values))
         if is_metadata(key) or not key:
             raise ReferenceSetError(
                 "the generator declares a metadata document, but generators may declare only "
@@ -159,13 +152,13 @@ class Generator(PickledByFields):
 
     def _reference(self, key: str, values: Values) -> Reference:
         """Return the reference for the given dimension values, which produce `key`."""
-        templates = self._templates
+        _, url, offset, length = self._templates
         try:
-            url = templates.url(values)
-            if templates.offset is None or templates.length is None:
-                return Address(url)
-            offset = _number(templates.offset(values), "offset", key)
-            return Address(url, offset, _number(templates.length(values), "length", key))
+            return Address(
+                str(url(values)),
+                _number(offset(values), "offset", key),
+                _number(length(values), "length", key),
+            )
         except NczarrError as error:
             error.add_context(key=key, place="gen")
             raise
@@ -178,12 +171,12 @@ class Generator(PickledByFields):
         of all dimensions.
         """
         first = {name: domain[0] for name, domain in self.dimensions.items()}
-        split = split_chunk_key(self._templates.key(first))
+        split = split_chunk_key(str(self._templates[0](first)))
         if split is None:
             return None
         pattern, _ = split
-        varying = [part for part in self.key if not is_constant(part)]
-        text = "".join(str(part) if is_constant(part) else "\0" for part in self.key)
+        varying = [part for part in operands(self.key) if not is_constant(part)]
+        text = "".join(str(part) if is_constant(part) else "\0" for part in operands(self.key))
         items = text.removeprefix(pattern.prefix).split(pattern.separator)
         if not text.startswith(pattern.prefix) or items.count("\0") != len(varying):
             return None  # the prefix varies, or a number consists of several parts
@@ -233,19 +226,11 @@ class Generator(PickledByFields):
         return integers
 
 
-def _value(parts: Sequence[Expression] | None) -> Callable[[Values], Any] | None:
-    if parts is None or len(parts) != 1:
-        return None if parts is None else compiled_text(parts)
-    (part,) = parts
-    return compiled(int(part) if isinstance(part, str) and _DIGITS.fullmatch(part) else part)
-
-
-def _number(value: Any, field: str, key: str) -> int:
-    if type(value) is int and 0 <= value < MAX_NUMBER:
-        return value
+def _number(value: Any, field: str, key: str) -> int | None:
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
-    return check_number(value, field, key)
+    is_valid = value is None or (type(value) is int and 0 <= value < MAX_NUMBER)
+    return value if is_valid else check_number(value, field, key)
 
 
 def _linear_factors(part: Expression, ends: tuple[int, int]) -> tuple[int, int] | None:

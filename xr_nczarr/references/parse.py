@@ -406,7 +406,7 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
             'the generator has only one of "offset" and "length"; expected both or neither'
         )
 
-    def parts(member: str) -> tuple[Expression, ...]:
+    def template(member: str) -> Expression:
         text = item.get(member)
         if type(text) is int and member in {"offset", "length"}:
             text = str(text)
@@ -418,10 +418,10 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
             return templates.compile(text, dimensions)
 
     return Generator(
-        key=parts("key"),
-        url=parts("url"),
-        offset=parts("offset") if "offset" in item else None,
-        length=parts("length") if "length" in item else None,
+        key=template("key"),
+        url=template("url"),
+        offset=template("offset") if "offset" in item else None,
+        length=template("length") if "length" in item else None,
         dimensions=dimensions,
     )
 

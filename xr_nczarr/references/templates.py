@@ -22,7 +22,7 @@ from xr_nczarr.references.expressions import (
     Expression,
     call,
     compiled,
-    flattened,
+    concatenation,
     join,
 )
 
@@ -116,11 +116,10 @@ class Templates:
         self._remaining = max(max_cost, _MIN_BUDGET)
         self._bodies: dict[str, list[Any]] = {}
 
-    def compile(self, text: str, dimensions: Iterable[str] = ()) -> tuple[Expression, ...]:
-        """Compile a template into expressions.
+    def compile(self, text: str, dimensions: Iterable[str] = ()) -> Expression:
+        """Compile a template into an expression. Its value, as a string, is the rendered text.
 
-        The rendered text is the concatenation of the expressions' values. `dimensions` contains the
-        names of the dimensions that the template may use.
+        `dimensions` contains the names of the dimensions that the template may use.
 
         Raises
         ------
@@ -132,14 +131,14 @@ class Templates:
         variables = {name: DimensionValue(name) for name in dimensions}
         self._spend(0 if _is_plain(text) else _PARSING_COST)
         try:
-            return flattened(self._parts(text, _Scope(variables, iter(range(_MAX_NODES)))))
+            return concatenation(self._parts(text, _Scope(variables, iter(range(_MAX_NODES)))))
         except RefusedError:
             if self._language != "jinja2":
                 raise
         from xr_nczarr.references.sandbox import Sandboxed
 
         sandboxed = Sandboxed(text, dict(self._texts), tuple(variables))
-        return (Call(sandboxed, tuple(variables.values())),)
+        return Call(sandboxed, tuple(variables.values()))
 
     def render(self, text: str) -> str:
         """Render a template that does not depend on any dimension."""
@@ -149,7 +148,7 @@ class Templates:
             return text
         plain = _NAME.sub(lambda match: self._texts.get(match[1], match[0]), text)
         if not _is_plain(plain):
-            plain = str(compiled(Call(join, self.compile(text)))({}))
+            plain = str(compiled(self.compile(text))({}))
         self._spend(len(plain) // _ORDINARY_TEXT)
         return plain
 
