@@ -9,18 +9,13 @@ if TYPE_CHECKING:
 
 __all__ = ["WrittenReferences", "expand", "write"]
 
-# The modules are imported lazily, because recognizing a reference set does not need them.
-_LAZY = {
-    "references.parse": ("expand",),
-    "references.referencing": ("WrittenReferences", "write"),
-}
-
 
 def __getattr__(name: str) -> Any:
-    for module, names in _LAZY.items():
-        if name in names:
-            return getattr(import_module(f"xr_nczarr.{module}"), name)
-    raise AttributeError(f"module 'xr_nczarr.references' has no attribute {name!r}")
+    # Import the modules only now, because recognizing a reference set does not need them.
+    if name not in __all__:
+        raise AttributeError(f"module 'xr_nczarr.references' has no attribute {name!r}")
+    module = "parse" if name == "expand" else "referencing"
+    return getattr(import_module(f"xr_nczarr.references.{module}"), name)
 
 
 def __dir__() -> list[str]:

@@ -200,30 +200,21 @@ class Generator(PickledByFields):
         - The component can be negative or exceed the largest chunk index.
         """
         names = dimensions_in(part)
-        if len(names) != 1 or not names <= self._integers.keys():
+        if len(names) != 1:
             return None
         (name,) = names
-        values, ends = self._integers[name]
+        domain = self.dimensions[name]
+        values: Collection[int]
+        if isinstance(domain, range):
+            values, ends = domain, (domain[0], domain[-1])
+        else:
+            values = {value for value in domain if isinstance(value, int)}
+            if len(values) != len(domain):
+                return None
+            ends = min(values), max(values)
         scale, shift = _linear_factors(part, ends) or (0, 0)
         in_range = all(0 <= scale * end + shift < _MAX_INDEX for end in ends)
         return _IndexNumber(shift, scale, name, values) if scale and in_range else None
-
-    @cached_property
-    def _integers(self) -> dict[str, tuple[Collection[int], tuple[int, int]]]:
-        """The dimensions whose values are distinct integers.
-
-        Each dimension name maps to ``(values, bounds)``. `bounds` holds the minimum and maximum of
-        the values, not necessarily in that order.
-        """
-        integers: dict[str, tuple[Collection[int], tuple[int, int]]] = {}
-        for name, domain in self.dimensions.items():
-            if isinstance(domain, range):
-                integers[name] = domain, (domain[0], domain[-1])
-            else:
-                values = {value for value in domain if isinstance(value, int)}
-                if len(values) == len(domain):
-                    integers[name] = values, (min(values), max(values))
-        return integers
 
 
 def _number(value: Any, field: str, key: str) -> int | None:

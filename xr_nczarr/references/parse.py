@@ -33,7 +33,6 @@ from xr_nczarr.model import DEFAULT_LIMITS, Limits
 from xr_nczarr.references.entries import (
     MAX_NUMBER,
     Entry,
-    Reference,
     check_number,
     encode_inline,
     parse_members,
@@ -185,13 +184,12 @@ def expand(
             f"{bounds.max_references:,}",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
-
-    def rendered(reference: Reference) -> str | list[str | int]:
-        if isinstance(reference, bytes):
-            return encode_inline(reference)
-        return [part for part in reference if part is not None]
-
-    return unique_members((key, rendered(reference)) for key, reference in references.items())
+    return {
+        key: encode_inline(reference)
+        if isinstance(reference, bytes)
+        else [part for part in reference if part is not None]
+        for key, reference in unique_members(references.items()).items()
+    }
 
 
 def _load(

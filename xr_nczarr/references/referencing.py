@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from html import escape
@@ -30,7 +30,7 @@ from xr_nczarr.references.parquet import render_parquet_references
 from xr_nczarr.references.parse import is_reference_document
 from xr_nczarr.references.recognition import is_parquet, names_reference_set
 from xr_nczarr.references.reference_store import ReferenceStore
-from xr_nczarr.references.render import collect_references, portable, render_collected
+from xr_nczarr.references.render import collect_references, portable, render_references
 from xr_nczarr.storage import Access, ByteRange, LocalStore, RemoteStore, Store
 from xr_nczarr.storage.location import Location, parse_target
 from xr_nczarr.storage.open_store import merge_options, open_store, open_url
@@ -167,7 +167,7 @@ def write(
         _put_directory(open_url(url, options), items)
     else:
         folder, name = split_name(url)
-        document = render_collected(references, generators=generators)
+        document = render_references(references, generators=generators)
         members = len(document.get("gen", ()))
         text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
         # In Python, surrogates represent the undecodable bytes of file names. In JSON, they must be
@@ -295,7 +295,9 @@ def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tup
     names = _all_keys(store, limits)
     while batch := list(islice(names, _BATCH_KEYS)):
         chunks = [key for key in batch if not is_metadata(key)]
-        addresses = _addresses(store, chunks, inline_below)
+        if inline_below:
+            chunks = [key for key in chunks if (store.size(key) or 0) >= inline_below]
+        addresses = store.addresses(chunks)  # without objects that only this store can read
         yield from addresses.items()
         yield from _inlined(store, [key for key in batch if key not in addresses])
 
@@ -325,14 +327,3 @@ def _all_keys(store: Store, limits: Limits) -> Iterator[str]:
 def _inlined(store: Store, keys: list[str]) -> Iterator[tuple[str, Reference]]:
     for key, data in store.fetch_present(keys):
         yield key, bytes(data)
-
-
-def _addresses(store: Store, keys: Sequence[str], inline_below: int) -> dict[str, Address]:
-    """Return a dict mapping keys to addresses, omitting objects that must be stored inline.
-
-    Objects must be stored inline if they are smaller than `inline_below` bytes, or if they have no
-    address at which other programs can read them.
-    """
-    if inline_below:
-        keys = [key for key in keys if (store.size(key) or 0) >= inline_below]
-    return store.addresses(keys)

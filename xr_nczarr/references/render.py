@@ -46,7 +46,7 @@ def render_references(references: ReferenceSet, *, generators: bool = False) -> 
     Parameters
     ----------
     references
-        Any reference set. If it has generators, they are expanded first.
+        A reference set in memory. If it has generators, they are expanded first.
     generators
         Whether to render references to regularly spaced chunks as new generators (``gen``).
 
@@ -56,11 +56,8 @@ def render_references(references: ReferenceSet, *, generators: bool = False) -> 
     >>> render_references(collect_references(pairs))
     {'version': 1, 'refs': {'a/0': ['s3://bucket/data.nc', 100, 20]}}
     """
-    return render_collected(collect_references(references.items()), generators=generators)
-
-
-def render_collected(references: ReferenceSet, *, generators: bool) -> dict[str, Any]:
-    """Render a reference set that has no generators; see `render_references`."""
+    if references.generators:
+        references = collect_references(references.items())
     refs = {
         key: entry if isinstance(entry, str) else _listed(entry)
         for key, entry in references.entries.items()
