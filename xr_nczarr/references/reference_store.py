@@ -6,8 +6,9 @@ The objects that contain these bytes are called the targets of the set.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple, NoReturn
 
 from xr_nczarr.errors import ErrorContext, NczarrError, StorageError, UnsupportedError
@@ -231,7 +232,7 @@ class ReferenceStore(Store):
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the set does not declare the object."""
-        located = self._locate(ByteRange(key), {})
+        located = self._locate(ByteRange(key), self._resolve_target)
         if isinstance(located, _TargetRange) and located.length is None:
             size = located.store.size(located.path)
             return self._raise_missing(located) if size is None else size
@@ -254,8 +255,8 @@ class ReferenceStore(Store):
     def count_requests(self, ranges: Sequence[ByteRange]) -> int:
         """Return the number of requests needed to fetch `ranges` if nearby ranges are merged."""
         self.references.load([item.key for item in ranges])
-        urls: dict[str, tuple[str, Store, str]] = {}
-        located = [self._locate(item, urls) for item in ranges]
+        resolve = cache(self._resolve_target)
+        located = [self._locate(item, resolve) for item in ranges]
         pieces = [item for item in located if isinstance(item, _TargetRange)]
         parts = [
             ByteRange(piece.url, piece.start, piece.length)
@@ -297,8 +298,8 @@ class ReferenceStore(Store):
         for first in range(0, len(ranges), _BATCH_RANGES):
             batch = ranges[first : first + _BATCH_RANGES]
             self.references.load([item.key for item in batch])
-            urls: dict[str, tuple[str, Store, str]] = {}
-            located = [self._locate(item, urls) for item in batch]
+            resolve = cache(self._resolve_target)
+            located = [self._locate(item, resolve) for item in batch]
             pieces: dict[tuple[int, bool], list[_TargetRange]] = {}
             for item in located:
                 if isinstance(item, _TargetRange):
@@ -311,40 +312,47 @@ class ReferenceStore(Store):
                     yield item
 
     def _locate(
-        self, wanted: ByteRange, urls: dict[str, tuple[str, Store, str]]
+        self, wanted: ByteRange, resolve: Callable[[str], tuple[str, Store, str]]
     ) -> Bytes | _TargetRange | None:
         """Determine where the wanted bytes of an object are stored.
 
         Return the bytes themselves if they are inline, or their byte range in a target. Return None
-        if the set does not declare the object. `urls` caches the result of `_resolve_target` for
-        each URL.
+        if the set does not declare the object. `resolve` is `_resolve_target`, possibly with a
+        cache.
         """
         key, start, length = wanted
         check_key(key, self.name)
-        try:
+        with ErrorContext(store=self.name, key=key):
             reference = self.references.resolve(key)
             if reference is None:
                 self.references.check_missing(key)
-            elif isinstance(reference, Address) and reference.url not in urls:
-                urls[reference.url] = self._resolve_target(reference.url)
-        except NczarrError as error:
-            error.add_context(store=self.name, key=key)
-            raise
-        if reference is None:
-            return None
-        whole = wanted.is_whole
-        if isinstance(reference, Address) and reference.length is None:
-            return _TargetRange(key, *urls[reference.url], start, None if whole else length)
-        size = _declared_size(reference) or 0
-        first, count = (0, size) if whole else (first_byte(wanted, size, self.name), length)
+                return None
+            if isinstance(reference, bytes):
+                first, count = self._part(wanted, len(reference))
+                return reference[first : first + count]
+            target = resolve(reference.url)
+            if reference.length is None:
+                return _TargetRange(key, *target, start, None if wanted.is_whole else length)
+            first, count = self._part(wanted, reference.length)
+            offset = (reference.offset or 0) + first
+            return _TargetRange(key, *target, offset, count) if count else b""
+
+    def _part(self, wanted: ByteRange, size: int) -> tuple[int, int]:
+        """Return the offset and the length of the wanted part of an object of `size` bytes.
+
+        Raises
+        ------
+        LimitError
+            If the part is longer than `max_bytes`.
+        """
+        if wanted.is_whole:
+            first, count = 0, size
+        else:
+            first, count = first_byte(wanted, size, self.name), wanted.length
         if count > self.max_bytes:
             problem = f"the reference set refers to a range of {count:,} bytes"
-            raise too_large(problem, self.max_bytes, self.name, key)
-        if isinstance(reference, bytes):
-            return reference[first : first + count]
-        if not count:
-            return b""
-        return _TargetRange(key, *urls[reference.url], (reference.offset or 0) + first, count)
+            raise too_large(problem, self.max_bytes, self.name, wanted.key)
+        return first, count
 
     def _resolve_target(self, text: str) -> tuple[str, Store, str]:
         """Resolve the URL of a target.
