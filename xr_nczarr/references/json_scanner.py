@@ -30,7 +30,7 @@ _MARKER = "\0stretch "
 _PATTERN = rb'"(?:[^"\\,:]|\\/)*[0-9](" : \[ ")(?:[^"\\]|\\/)+(" , )[0-9]+( , )[0-9]+( \] , )(?=")'
 _MEMBER = re.compile(_PATTERN.replace(b" ", rb"[ \t\n\r]{0,64}+"))
 _ESCAPE = re.compile(rb"\\[^/]")
-_QUOTE, _ZERO = b'"0'
+_QUOTE, _ZERO, _SLASH = b'"0/'
 
 Numbers = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -165,18 +165,12 @@ class _Block:
         indices begin.
         """
         first = self.text[opening[0] + 1 : closing[0]].decode("latin-1")
-        pattern, index = split_chunk_key(first) or (KeyPattern("", ".", 0), first)
-        starts = np.minimum(opening + 1 + len(first) - len(index), closing)
-        rows = self._changed_rows(opening + 1, starts)[1:2]
-        if len(rows):
-            # From the first key of another array onward, assume that each index begins after the
-            # last slash in its key.
-            begins, ends = (opening[rows[0] :] + 1).tolist(), closing[rows[0] :].tolist()
-            starts[rows[0] :] = [
-                max(start, self.text.rfind(b"/", start, stop) + 1)
-                for start, stop in zip(begins, ends, strict=True)
-            ]
-        return pattern.separator, starts
+        pattern, _ = split_chunk_key(first) or (KeyPattern("", ".", 0), first)
+        if pattern.separator == "/":  # keys with another prefix do not match in `_key_pattern`
+            return "/", np.minimum(opening + 1 + len(pattern.prefix), closing)
+        slashes = np.flatnonzero(self.bytes == _SLASH)
+        preceding = np.append(slashes, -1)[slashes.searchsorted(closing) - 1]
+        return ".", np.maximum(opening, preceding) + 1
 
     def _parse_indices(
         self, starts: Numbers, stops: Numbers, separator: str
