@@ -130,7 +130,7 @@ class ReferenceOptions:
             # If the caller passes options for a URL prefix, or for a protocol with buckets, the set
             # may refer to URLs with that prefix or protocol. Options for any other protocol allow
             # nothing; otherwise, the set could refer to all hosts.
-            buckets = {f"{name}://" for protocol in _BUCKETS for name in protocol_names(protocol)}
+            buckets = _by_prefix({protocol: {} for protocol in _BUCKETS})
             places = (p for p in options if p in buckets or p.partition("://")[2])
             allow = (*allow, *places)
             if not any(is_below(origin, prefix) for prefix in options if prefix):
@@ -235,14 +235,9 @@ def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[st
 
     For example, the key ``"s3"`` becomes the two keys ``"s3://"`` and ``"s3a://"``.
     """
-    return {prefix: options[name] for name in options for prefix in _prefixes(name)}
-
-
-def _prefixes(name: str) -> list[str]:
-    """Return the URL prefixes of a protocol and of its aliases.
-
-    If `name` is a URL prefix instead of a protocol, return only this prefix.
-    """
-    if not name or "://" in name:
-        return [name]
-    return [f"{protocol}://" for protocol in protocol_names(name)]
+    prefixes: dict[str, Mapping[str, Any]] = {}
+    for name, value in options.items():
+        is_prefix = not name or "://" in name
+        names = [name] if is_prefix else [f"{protocol}://" for protocol in protocol_names(name)]
+        prefixes |= dict.fromkeys(names, value)
+    return prefixes
