@@ -4,7 +4,6 @@ from xr_nczarr.codecs.blosc_blocks import read_blosc_spans
 from xr_nczarr.codecs.compressors import crc32
 from xr_nczarr.codecs.pipeline import DAMAGED, ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import (
-    COMPRESSED_STARTS,
     check_codec,
     check_fill,
     check_known,
@@ -16,7 +15,6 @@ from xr_nczarr.codecs.registry import (
 from xr_nczarr.codecs.shard_index import ShardIndex
 
 __all__ = [
-    "COMPRESSED_STARTS",
     "DAMAGED",
     "ChunkCodec",
     "ShardIndex",

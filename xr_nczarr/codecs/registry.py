@@ -65,8 +65,6 @@ _BUILT_IN = ("bytes", "endian", "transpose", "crc32c", *_VERSION_3_ONLY)
 """Codecs that numcodecs does not provide, or provides only if an extra library is installed."""
 _DOCUMENT_CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """Mapping from the first bytes of a compressed document to the codec that decompresses it."""
-COMPRESSED_STARTS = tuple(_DOCUMENT_CODECS)
-"""The first bytes of every kind of compressed document; see `decompressed`."""
 
 
 def compile_codec(

@@ -12,7 +12,7 @@ from html import escape
 from itertools import islice
 from typing import Any
 
-from xr_nczarr.codecs import COMPRESSED_STARTS, compressed
+from xr_nczarr.codecs import compressed
 from xr_nczarr.errors import (
     AccessDeniedError,
     ConflictError,
@@ -21,7 +21,7 @@ from xr_nczarr.errors import (
     quote,
 )
 from xr_nczarr.hierarchy import HierarchyOptions, document_keys, existing_chunks, open_hierarchy
-from xr_nczarr.model import ArrayNode, Limits
+from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
 from xr_nczarr.netcdf.annotations import SIDECARS, listed_children
 from xr_nczarr.progress import Progress
 from xr_nczarr.references.entries import Reference, is_metadata
@@ -31,7 +31,7 @@ from xr_nczarr.references.parse import is_reference_document
 from xr_nczarr.references.recognition import is_parquet, names_reference_set
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.render import collect_references, portable, render_references
-from xr_nczarr.storage import Access, ByteRange, LocalStore, RemoteStore, Store
+from xr_nczarr.storage import Access, LocalStore, RemoteStore, Store
 from xr_nczarr.storage.location import Location, parse_target
 from xr_nczarr.storage.open_store import merge_options, open_store, open_url
 from xr_nczarr.storage.store import Address
@@ -212,12 +212,11 @@ def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) 
 
 def _is_other_document(folder: LocalStore | RemoteStore, name: str) -> bool:
     """Return whether an object exists and is neither a reference document nor empty."""
-    size = min(folder.size(name) or 0, 64)
-    begin = next(folder.fetch_ranges([ByteRange(name, 0, size)])) if size else None
-    if not begin:
+    size = folder.size(name)
+    if not size:
         return False
-    if not bytes(begin).lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", *COMPRESSED_STARTS)):
-        return True  # possibly a large data file, which need not be read
+    if size > DEFAULT_LIMITS.max_consolidated_bytes:
+        return True  # probably a data file, which need not be read
     (existing,) = folder.fetch([name])
     return not is_reference_document(bytes(existing or b""))
 
