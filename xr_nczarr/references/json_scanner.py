@@ -48,8 +48,8 @@ _PAIRS = tuple(
 )
 
 
-def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] | None:
-    """Move the references to chunks from a JSON document into `builder`.
+def scan_document(document: bytes) -> tuple[bytes, int, TableBuilder]:
+    """Move the references to chunks from a JSON document into a `TableBuilder`.
 
     Only long sequences of regular members (see the module docstring) with the same separator and
     spacing are moved. All other members stay in the document.
@@ -59,11 +59,11 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
     bytes
         The rest of the document, with a marker in place of each sequence of members that was moved.
     int
-        The number of markers.
-
-    The result is None if too few members can be moved. In that case, discard `builder`, because
-    some references may already have been moved to it.
+        The number of markers. It is 0 if too few members can be moved to be worth the time.
+    TableBuilder
+        A builder with the references that were moved.
     """
+    builder = TableBuilder()
     pieces: list[bytes | memoryview] = []
     view = memoryview(document)
     markers = copied = position = moved = read = 0
@@ -79,13 +79,13 @@ def scan_document(document: bytes, builder: TableBuilder) -> tuple[bytes, int] |
             size = min(2 * size, _MAX_BLOCK)
         moved += end - start
         if read > 4 * moved + 2 * _MAX_BLOCK:
-            return None
+            return document, 0, TableBuilder()
         if end > start:
             marker = json.dumps(f"{_MARKER}{markers}").encode() + b":0,"
             pieces += [view[copied:start], marker]
             copied = end
             markers += 1
-    return b"".join([*pieces, view[copied:]]), markers
+    return b"".join([*pieces, view[copied:]]), markers, builder
 
 
 def remove_markers(members: dict[str, object]) -> int:

@@ -224,20 +224,18 @@ def _load(
                 f"{limits.max_consolidated_bytes:,} bytes",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
-    builder = TableBuilder()
-    scanned = None if data is None else scan_document(data, builder)
-    if scanned is not None:
+    if data is not None:
+        rest, markers, builder = scan_document(data)
         # If the rest of the document is invalid, the original document is parsed below, so that the
         # error contains the right position.
         with suppress(ReferenceSetError):
-            parsed = parse_members(scanned[0])
+            parsed = parse_members(rest)
             refs = _refs(parsed)
             # If all markers are among the references, so are all members that the markers replace.
-            if remove_markers(refs) == scanned[1]:
+            if remove_markers(refs) == markers:
                 return parsed, refs, builder
-    if members is None:
-        assert data is not None
-        members = parse_members(data)
+        members = members or parse_members(data)
+    assert members is not None
     return members, _refs(members), TableBuilder()
 
 
