@@ -338,7 +338,7 @@ def test_generators_of_keys_other_than_linear_chunk_indices_are_expanded(key):
     document = version1(gen=[generator(key=key, offset="{{9 * i + j}}", dimensions=DIMENSIONS)])
     references = parse_references(document)
     assert len(references.entries) == 9
-    assert references.generators == ()
+    assert not references.generators
     with pytest.raises(LimitError, match="must be expanded declares 9 references"):
         parse_references(document, limits=Limits(max_references=8))
 

@@ -144,15 +144,15 @@ def parse_references(
         language = Templates(texts, language=templates, max_cost=limits.max_references)
         generators = _generators(members.get("gen", []), language)
         render_url = cache(language.render)
-    kept = []
+    kept: dict[KeyPattern, list[Generator]] = defaultdict(list)
     remaining = limits.max_references
     for generator in generators:
         if generator.pattern is not None:
-            kept.append(generator)
+            kept[generator.pattern].append(generator)
         else:
             _expand_into(refs, generator, remaining // generator.weight)
             remaining -= generator.key_count * generator.weight
-    return replace(tabulate(refs, builder, render_url), generators=tuple(kept))
+    return replace(tabulate(refs, builder, render_url), generators=dict(kept))
 
 
 def expand(
@@ -177,7 +177,7 @@ def expand(
     references = parse_references(
         document, template_overrides=template_overrides, templates=templates, limits=bounds
     )
-    generated = sum(generator.key_count for generator in references.generators)
+    generated = references.generated_count
     if generated > bounds.max_references:
         raise LimitError(
             f"the generators declare {generated:,} references, which exceeds the limit of "

@@ -38,13 +38,13 @@ class ReferenceSet(PickledByFields):
     tables
         Mapping from the key pattern of each large array to the table for that array's chunks.
     generators
-        The generators, each of which declares the references to many chunks. All of them have a
-        `pattern`.
+        Mapping from the key pattern of an array to the generators that declare references to its
+        chunks.
     """
 
     entries: Mapping[str, Entry]
     tables: Mapping[KeyPattern, ReferenceTable] = field(default_factory=dict)
-    generators: tuple[Generator, ...] = ()
+    generators: Mapping[KeyPattern, Sequence[Generator]] = field(default_factory=dict)
 
     def load(self, keys: Sequence[str]) -> None:
         """Do nothing, because all references are already in memory.
@@ -115,7 +115,7 @@ class ReferenceSet(PickledByFields):
         the array has no table, or if some of its chunks may be declared elsewhere.
         """
         pattern = KeyPattern(keys.prefix, keys.separator if rank > 1 else ".", rank)
-        return None if pattern in self._by_pattern else self.tables.get(pattern)
+        return None if pattern in self.generators else self.tables.get(pattern)
 
     def _generated(self, key: str) -> list[Reference]:
         """Return a reference for `key` from each generator that declares the key."""
@@ -124,7 +124,7 @@ class ReferenceSet(PickledByFields):
             return []
         pattern, text = split
         index = [int(number) for number in text.split(pattern.separator)]
-        found = [generator.find(key, index) for generator in self._by_pattern.get(pattern, ())]
+        found = [generator.find(key, index) for generator in self.generators.get(pattern, ())]
         return [reference for reference in found if reference is not None]
 
     def names(self, prefix: str = "") -> Listing:
@@ -142,7 +142,7 @@ class ReferenceSet(PickledByFields):
         for table in self.tables.values():
             for row, key in enumerate(table.keys()):
                 yield key, table.reference(row)
-        for generator in self.generators:
+        for generator in chain.from_iterable(self.generators.values()):
             yield from generator.items()
 
     def urls(self, limit: int) -> set[str]:
@@ -151,7 +151,8 @@ class ReferenceSet(PickledByFields):
         The sample is taken from `entries`, from each table, and from each of the first `limit`
         generators. Each of these contributes at most `limit` URLs.
         """
-        generated = (islice(generator.items(), limit) for generator in self.generators[:limit])
+        generators = islice(chain.from_iterable(self.generators.values()), limit)
+        generated = (islice(generator.items(), limit) for generator in generators)
         references = [reference for _, reference in chain.from_iterable(generated)]
         targets = (item.url for item in references if isinstance(item, Address))
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Address))
@@ -171,21 +172,24 @@ class ReferenceSet(PickledByFields):
 
         # If the name of an array is a number, it looks like part of a chunk index. The array's
         # chunks may then be in the table or generator of its parent.
-        def is_near(pattern: KeyPattern | None) -> bool:
-            return pattern is not None and (
-                pattern.prefix.startswith(prefix) or prefix.startswith(pattern.prefix)
-            )
+        def is_near(pattern: KeyPattern) -> bool:
+            return pattern.prefix.startswith(prefix) or prefix.startswith(pattern.prefix)
 
         tables = {pattern: table for pattern, table in self.tables.items() if is_near(pattern)}
-        generators = tuple(item for item in self.generators if is_near(item.pattern))
+        generators = {key: item for key, item in self.generators.items() if is_near(key)}
         entries = {key: self.entries[key] for key in below if not is_metadata(key)}
         return ReferenceSet(entries, tables, generators)
 
     @property
     def key_count(self) -> int:
         """Number of keys, including the keys that generators declare."""
-        generated = sum(generator.key_count for generator in self.generators)
-        return len(self.entries) + sum(map(len, self.tables.values())) + generated
+        return len(self.entries) + sum(map(len, self.tables.values())) + self.generated_count
+
+    @property
+    def generated_count(self) -> int:
+        """Number of keys that generators declare."""
+        generators = chain.from_iterable(self.generators.values())
+        return sum(generator.key_count for generator in generators)
 
     def chunk_counts(self) -> Counter[str]:
         """Count the references to the chunks of each array, without expanding generators.
@@ -212,19 +216,11 @@ class ReferenceSet(PickledByFields):
         Nested chunk keys are omitted, because their prefixes cannot always be determined.
         """
         splits = filter(None, map(split_chunk_key, self.entries))
-        generated = (generator.pattern for generator in self.generators)
         ranks: dict[str, set[int]] = {}
-        for pattern in (*(split[0] for split in splits), *self.tables, *filter(None, generated)):
+        for pattern in (*(split[0] for split in splits), *self.tables, *self.generators):
             if pattern.separator == ".":
                 ranks.setdefault(pattern.prefix, set()).add(pattern.rank)
         return ranks
-
-    @cached_property
-    def _by_pattern(self) -> dict[KeyPattern | None, list[Generator]]:
-        generators: dict[KeyPattern | None, list[Generator]] = {}
-        for generator in self.generators:
-            generators.setdefault(generator.pattern, []).append(generator)
-        return generators
 
 
 def _decoded(entry: Entry, key: str) -> Reference:
