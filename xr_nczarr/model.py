@@ -262,8 +262,8 @@ class ArrayNode:
     dtype
         The dtype of the decoded bytes, including byte order; ``object`` for variable-length items.
     type_name
-        The data type as written in the metadata (``"<f4"``, ``">S1"``, ``"float32"``), which can be
-        more specific than `dtype`. Empty for an array that this package created.
+        The JSON of the data type in the metadata (``"<f4"``, ``">S1"``, ``"float32"``), which can
+        be more specific than `dtype`. None for an array that this package created.
     fill_value
         A NumPy scalar of `dtype`, or str or bytes for variable-length items. None if the fill value
         is undefined.
@@ -297,7 +297,7 @@ class ArrayNode:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunk_shape: tuple[int, ...]
-    type_name: str = ""
+    type_name: Json = None
     fill_value: Any = None
     codecs: tuple[CodecSpec, ...] = ()
     chunk_keys: ChunkKeys

@@ -251,7 +251,7 @@ TEXTS = [
     ("2", "zarr", "char", "|S1", np.bytes_(b"5")),
     ("2", "nczarr", "string", "|S6", np.bytes_(b"5")),
     ("3", "nczarr", "char", "uint8", np.uint8(53)),
-    ("3", "zarr", "char", "", np.bytes_(b"5")),
+    ("3", "zarr", "char", None, np.bytes_(b"5")),
     ("3", "nczarr", "string", "r48", np.void(b"5\0\0\0\0\0")),
 ]
 

@@ -112,9 +112,8 @@ def spelled(value, dtype):
 def test_data_types_and_fill_values_round_trip(pair):
     dtype, value = pair
     described = json.loads(render_json(render_data_type(dtype)))
-    again, type_name = parse_data_type(described)
-    assert again == dtype
-    assert render_data_type(dtype, type_name) == described
+    assert parse_data_type(described) == dtype
+    assert render_data_type(dtype, described) == described
     stored = json.loads(render_json(render_v2_fill_value(value, dtype)))
     assert spelled(parse_v2_fill_value(stored, dtype), dtype) == spelled(value, dtype)
 

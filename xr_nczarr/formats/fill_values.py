@@ -34,7 +34,7 @@ BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3
 """Pattern for complete Base64 text, including its padding."""
 
 _BITS = re.compile(r"0x[0-9a-fA-F]+|0b[01]+")
-CHARACTERS = frozenset((">S1", "<S1", ">U1", "<U1"))
+CHARACTERS = (">S1", "<S1", ">U1", "<U1")
 """Names of the char type in metadata from netCDF-C. By contrast, ``|S1`` is a one-byte string."""
 
 _PLACE = "fill_value"
@@ -42,11 +42,11 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infi
 
 
 def parse_v2_fill_value(
-    value: Json, dtype: DType, *, type_name: str = "", binary: bool = False
+    value: Json, dtype: DType, *, type_name: Json = None, binary: bool = False
 ) -> Any:
     """Parse a Zarr v1 or v2 fill value into a scalar, or into None if it is null.
 
-    `type_name` is the typestring in the document. It distinguishes netCDF characters, whose fill
+    `type_name` is the data type in the document. It distinguishes netCDF characters, whose fill
     values netCDF-C writes as plain text, from byte strings. A variable-length fill value is
     returned as bytes if `binary` is True, and as a string otherwise.
     """
@@ -180,10 +180,10 @@ def _parse_float(value: Json, dtype: DType) -> Any:
     return dtype.type(number)
 
 
-def render_v2_fill_value(value: Any, dtype: DType, *, type_name: str = "") -> Json:
+def render_v2_fill_value(value: Any, dtype: DType, *, type_name: Json = None) -> Json:
     """Render a scalar as a Zarr v1 or v2 ``fill_value``. None becomes null.
 
-    `type_name` is the typestring in the document. A netCDF character becomes plain text if it is
+    `type_name` is the data type in the document. A netCDF character becomes plain text if it is
     ASCII.
     """
     if type_name in CHARACTERS and isinstance(value, bytes) and value.isascii():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError, quote, unexpected
+from xr_nczarr.errors import (
+    LimitError,
+    MetadataError,
+    NczarrError,
+    UnsupportedError,
+    quote,
+    unexpected,
+)
 from xr_nczarr.formats.documents import MAX_ITEM_BYTES, read_lengths, read_list, read_text
 from xr_nczarr.model import Json
 
@@ -21,11 +28,10 @@ _TYPESTRING = re.compile(
 )
 
 
-def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
-    """Parse a typestring or a list of fields, and return the dtype and its original notation.
+def parse_data_type(value: Json, place: str = "dtype") -> DType:
+    """Parse a typestring or a list of fields.
 
-    The notation is the typestring, or the JSON text of the list. Numeric types without a declared
-    byte order, such as ``"|i4"``, are parsed as little-endian.
+    Numeric types without a declared byte order, such as ``"|i4"``, are parsed as little-endian.
 
     Raises
     ------
@@ -36,14 +42,14 @@ def parse_data_type(value: Json, place: str = "dtype") -> tuple[DType, str]:
         If an item is larger than 16 MiB.
     """
     if isinstance(value, str):
-        return _parse_typestring(value, place), value
+        return _parse_typestring(value, place)
     fields = [
         _parse_field(field, f"{place}[{number}]")
         for number, field in enumerate(read_list(value, place))
     ]
     check_size(sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in fields), value, place)
     try:
-        return np.dtype(fields), json.dumps(value, ensure_ascii=False)
+        return np.dtype(fields)
     except ValueError as error:
         raise MetadataError(
             f"NumPy rejects the fields of the data type: {error}", place=place
@@ -65,7 +71,7 @@ def _parse_typestring(text: str, place: str) -> DType:
 def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
     if not isinstance(value, list) or len(value) not in (2, 3):
         raise unexpected(value, "a field with a name, a type and optionally a shape", place)
-    dtype, _ = parse_data_type(value[1], place)
+    dtype = parse_data_type(value[1], place)
     if dtype.hasobject:
         raise UnsupportedError("variable-length fields are not supported", place=place)
     shape = value[2] if len(value) == 3 else []
@@ -99,11 +105,10 @@ def check_size(size: int, value: Json, place: str) -> None:
         )
 
 
-def render_data_type(dtype: DType, type_name: str = "") -> Json:
+def render_data_type(dtype: DType, stored: Json = None) -> Json:
     """Render a dtype as a typestring or a list of fields.
 
-    `type_name` is the original notation of the type, as `parse_data_type` returned it. It is reused
-    if it still describes `dtype`.
+    If `stored`, the data type in the array's original metadata, describes `dtype`, return `stored`.
 
     Raises
     ------
@@ -111,10 +116,8 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
         If `dtype` is a structured dtype with padding, an extended-precision float, or a dtype not
         defined by NumPy.
     """
-    if type_name[:1] == "[" or _TYPESTRING.fullmatch(type_name):
-        notation = json.loads(type_name) if type_name[0] == "[" else type_name
-        if parse_data_type(notation)[0] == dtype:
-            return notation
+    if describes(stored, dtype, parse_data_type):
+        return stored
     if not is_numpy_dtype(dtype):
         raise UnsupportedError(
             f"Zarr v1 and v2 have no data type for dtype {dtype.name}",
@@ -122,11 +125,22 @@ def render_data_type(dtype: DType, type_name: str = "") -> Json:
             place="dtype",
         )
     described = _describe(dtype)
-    if parse_data_type(described)[0] != dtype:
+    if parse_data_type(described) != dtype:
         raise UnsupportedError(
             f"data type {dtype} has padding between its fields, which is not supported"
         )
     return described
+
+
+def describes(stored: Json, dtype: DType, parse: Callable[[Json], DType]) -> bool:
+    """Return whether `parse` can parse the data type `stored`, and the result is `dtype`.
+
+    A data type in the notation of another Zarr version, or None, cannot be parsed.
+    """
+    try:
+        return parse(stored) == dtype
+    except NczarrError:
+        return False
 
 
 def is_numpy_dtype(dtype: DType) -> bool:

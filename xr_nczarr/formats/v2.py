@@ -168,7 +168,8 @@ def parse_array(
     Members that netCDF-C 4.8.0 omits are optional, because the array can be read without them.
     `fields` contains the values of additional `ArrayNode` fields.
     """
-    dtype, type_name = parse_data_type(required(metadata, "dtype"))
+    type_name = required(metadata, "dtype")
+    dtype = parse_data_type(type_name)
     is_string = dtype.kind in "SO" and type_name not in CHARACTERS
     itemsize = POINTER_BYTES if is_string else dtype.itemsize
     filters = parse_codecs(metadata.get("filters"), "filters", itemsize)

@@ -29,6 +29,7 @@ from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
 from xr_nczarr.formats.format import Format, Parsing
 from xr_nczarr.formats.v3_codecs import complete_chain, parse_chain, render_chain
 from xr_nczarr.formats.v3_data_types import (
+    is_text_type,
     parse_data_type,
     read_definition,
     render_data_type,
@@ -171,9 +172,10 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
         name, _ = read_definition(item, "storage_transformers")
         raise unsupported("storage transformer", name, "storage_transformers")
-    dtype, type_name = parse_data_type(required(members, "data_type"))
+    data_type = required(members, "data_type")
     cells, runs = _parse_grid(required(members, "chunk_grid"), shape)
-    dtype, chain = parse_chain(required(members, "codecs"), dtype, cells)
+    codecs = required(members, "codecs")
+    dtype, chain = parse_chain(codecs, parse_data_type(data_type), cells)
     if runs and chain.shards:
         inner = chain.shards[1].shape if chain.shards[1:] else chain.chunk_shape
         for cell, lengths in zip(inner, runs, strict=True):
@@ -186,9 +188,9 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
         shape=shape,
         dtype=dtype,
         chunk_shape=chain.chunk_shape,
-        type_name=type_name,
+        type_name=data_type,
         fill_value=parse_fill_value(
-            required(members, "fill_value"), dtype, text=type_name == "string"
+            required(members, "fill_value"), dtype, text=is_text_type(data_type)
         ),
         codecs=chain.codecs,
         chunk_keys=_parse_chunk_keys(required(members, "chunk_key_encoding")),

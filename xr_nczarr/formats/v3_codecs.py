@@ -190,7 +190,7 @@ def _parse_named(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
         check_members(configuration, NUMERIC_CODECS[name], place)
     if name == "cast_value":
         data_type = required(configuration, "data_type", place)
-        stored, _ = parse_data_type(data_type, f"{place}.data_type")
+        stored = parse_data_type(data_type, f"{place}.data_type")
         if stored.kind not in "iuf":
             raise unsupported("cast_value data type", data_type, place)
         configuration = {**configuration, "data_type": stored.name}

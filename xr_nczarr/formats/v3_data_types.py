@@ -1,13 +1,10 @@
 """Parse and render Zarr v3 data types.
 
-The parser returns the dtype and the original notation of the data type: its name, or its JSON text
-if it has a configuration. In v3, codecs determine the byte order, so data types are parsed as
-little-endian.
+In v3, codecs determine the byte order, so data types are parsed as little-endian.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
 from typing import Any
@@ -74,11 +71,10 @@ def unsupported(kind: str, name: object, place: str | None) -> UnsupportedError:
     return UnsupportedError(f"{kind} {quote(name)!r} is not supported", place=place)
 
 
-def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
-    """Parse a v3 ``data_type``, and return the dtype and the data type's original notation.
+def parse_data_type(value: Json, place: str = "data_type") -> DType:
+    """Parse a v3 ``data_type``.
 
-    The notation is the name of the data type, or its JSON text if it has a configuration. The
-    data types of the specification, its extension registry and zarr-python are supported.
+    The data types of the specification, its extension registry and zarr-python are supported.
     """
     name, configuration = read_definition(value, place)
     inner = f"{place}.configuration"
@@ -104,10 +100,10 @@ def parse_data_type(value: Json, place: str = "data_type") -> tuple[DType, str]:
         check_members(configuration, ("fields",), inner)
         listed = read_list(required(configuration, "fields", inner), inner)
         fields = [_parse_field(field, inner) for field in listed]
-        dtype = typestrings.parse_data_type(fields, inner)[0]
+        dtype = typestrings.parse_data_type(fields, inner)
     else:
         raise unsupported("data type", name, place)
-    return dtype, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return dtype
 
 
 def _find_named_type(name: str, place: str) -> DType | None:
@@ -156,20 +152,20 @@ def _parse_field(field: Json, place: str) -> Json:
         field = [required(field, "name", place), required(field, "data_type", place)]
     if len(read_list(field, place)) != 2 or not field[0]:
         raise unexpected(field, "a field with a name and a data type", place)
-    return [field[0], typestrings.render_data_type(parse_data_type(field[1], place)[0])]
+    return [field[0], typestrings.render_data_type(parse_data_type(field[1], place))]
 
 
-def render_data_type(dtype: DType, notation: str = "", *, text: bool = True) -> Json:
+def render_data_type(dtype: DType, stored: Json = None, *, text: bool = True) -> Json:
     """Render a dtype as a v3 ``data_type``, ignoring its byte order.
 
-    `notation` is the original notation of the type, as `parse_data_type` returned it. It is reused
-    if it still describes `dtype`. Variable-length items are rendered as a string type if `text` is
-    True, and as a bytes type otherwise.
+    If `stored`, the data type in the array's original metadata, describes `dtype`, return `stored`.
+    Variable-length items are rendered as a string type if `text` is True, and as a bytes type
+    otherwise.
     """
     little = dtype.newbyteorder("<")
-    value = json.loads(notation) if notation.startswith("{") else notation
-    if value and _describes(value, little, text):
-        return value
+    is_described = typestrings.describes(stored, little, parse_data_type)
+    if is_described and (dtype.kind != "O" or text == is_text_type(stored)):
+        return stored
     if dtype.kind == "O":
         return _TEXT if text else _VARIABLE[1]
     if little in NUMERIC_TYPES.values() or dtype.name in _EXTENDED:
@@ -205,14 +201,6 @@ def unsupported_dtype(dtype: DType, version: str) -> UnsupportedError:
     )
 
 
-def _describes(value: Json, little: DType, text: bool) -> bool:
-    """Return whether `value`, a v3 ``data_type``, describes the little-endian dtype `little`.
-
-    If `little` has variable-length items, they are strings if `text` is True, and bytes otherwise.
-    """
-    if isinstance(value, dict):
-        return "name" in value and parse_data_type(value)[0] == little
-    if value in _VARIABLE:
-        return little.kind == "O" and text == (value == _TEXT)
-    core = _find_named_type(value, "data_type")
-    return core is not None and core == little  # NumPy would treat None as float64
+def is_text_type(data_type: Json) -> bool:
+    """Return whether a valid v3 ``data_type`` is the type of variable-length strings."""
+    return read_definition(data_type, "data_type")[0] == _TEXT

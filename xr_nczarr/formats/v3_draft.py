@@ -10,10 +10,10 @@ also stores filters in the attributes.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,7 +203,7 @@ class V3Draft(Format):
         for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
             raise unsupported("storage transformer", item, "storage_transformers")
         data_type = required(members, "data_type")
-        dtype, type_name = parse_data_type(data_type, fallback=self.data_type_fallback)
+        dtype = parse_data_type(data_type, fallback=self.data_type_fallback)
         grid = read_object(required(members, "chunk_grid"), "chunk_grid")
         if "extension" in grid or grid.get("type") != "regular":
             raise unsupported("chunk grid", grid.get("extension", grid.get("type")), "chunk_grid")
@@ -224,7 +224,7 @@ class V3Draft(Format):
             path=path,
             dtype=dtype,
             chunk_shape=read_chunk_shape(chunks, "chunk_grid.chunk_shape", shape),
-            type_name=type_name,
+            type_name=data_type,
             fill_value=parse_fill_value(fill, dtype, text=text, bytes_dtype=raw),
             codecs=codecs,
             chunk_keys=self.chunk_keys(path, separator=separator),
@@ -278,7 +278,7 @@ class V3Draft(Format):
                 f"the Zarr v3 draft does not support {quote(feature)}", variable=node.path
             )
         data_type = render_data_type(node.dtype, node.type_name)
-        declared, _ = parse_data_type(data_type, fallback=True)
+        declared = parse_data_type(data_type, fallback=True)
         fill = render_fill_value(node.fill_value, node.dtype)
         if data_type == f"r{node.dtype.itemsize * 8}":
             fill = f"0x{base64.b64decode(fill).hex()}"
@@ -325,11 +325,10 @@ def _check_extensions(members: Mapping[str, Json]) -> list[Json]:
     return extensions
 
 
-def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
-    """Parse a ``data_type`` of the Zarr v3 draft into a dtype and its original notation.
+def parse_data_type(value: Json, *, fallback: bool) -> DType:
+    """Parse a ``data_type`` of the Zarr v3 draft: a name, a typestring, or an extension.
 
-    The notation is a name, a typestring, or the JSON text of an extension. If `fallback` is True,
-    an unknown extension is parsed as the fallback type that it declares.
+    If `fallback` is True, an unknown extension is parsed as the fallback type that it declares.
 
     Raises
     ------
@@ -341,7 +340,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
         dtype = _find_type(value, place)
         if dtype is None:
             raise unsupported("data type", value, place)
-        return dtype, value
+        return dtype
     members = read_object(value, place)
     check_members(members, ("extension", "type", "fallback"), place)
     extension = read_text(required(members, "extension", place), f"{place}.extension")
@@ -353,10 +352,10 @@ def parse_data_type(value: Json, *, fallback: bool) -> tuple[DType, str]:
         match described:
             case [["", raw]]:  # NumPy's notation for raw bytes
                 described = raw
-        dtype, _ = typestrings.parse_data_type(described, place)
+        dtype = typestrings.parse_data_type(described, place)
         if known is not None and dtype.kind not in _EXTENSION_KINDS[known[1]]:
             raise unsupported("data type", described, place)
-    return dtype, json.dumps(value, ensure_ascii=False)
+    return dtype
 
 
 def _find_type(name: str, place: str) -> DType | None:
@@ -376,21 +375,17 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
     raise error
 
 
-def render_data_type(dtype: DType, notation: str) -> Json:
+def render_data_type(dtype: DType, stored: Json = None) -> Json:
     """Render a dtype as a ``data_type`` of the Zarr v3 draft.
 
-    `notation` is the original notation of the type, as `parse_data_type` returned it. It is reused
-    if it still describes `dtype`.
+    If `stored`, the data type in the array's original metadata, describes `dtype`, return `stored`.
 
     Otherwise, numeric types are rendered by name without a byte order, raw bytes by a name such as
     ``r16``, and all other types as an extension with a typestring. If the extension has a fixed
     item size, raw bytes are declared as its fallback.
     """
-    value = json.loads(notation) if notation.startswith("{") else notation
-    extended = isinstance(value, dict) and "extension" in value
-    known = extended or _find_type(notation, "data_type") is not None
-    if known and parse_data_type(value, fallback=True)[0] == dtype:
-        return value
+    if typestrings.describes(stored, dtype, partial(parse_data_type, fallback=True)):
+        return stored
     if dtype.newbyteorder("<") in NUMERIC_TYPES.values():
         return dtype.name
     if not typestrings.is_numpy_dtype(dtype):

@@ -136,7 +136,7 @@ class _Writer:
             fill = _as_scalar(declared, node.dtype)
         if fill is None and required:
             fill = default_fill(node.dtype)
-        dtype, type_name = node.dtype, ""
+        dtype, type_name = node.dtype, None
         if dtype.kind == "S" and variable.kind in ("char", "string"):
             width = dtype.itemsize
             if self.appendix_e:

@@ -38,7 +38,7 @@ def with_width(node: ArrayNode, width: int) -> ArrayNode:
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
     if isinstance(fill, np.void):
         fill = np.void(fill.tobytes().ljust(width, b"\0"))
-    return replace(node, dtype=dtype, fill_value=fill, type_name="")
+    return replace(node, dtype=dtype, fill_value=fill, type_name=None)
 
 
 def plan_widening(
