@@ -54,7 +54,7 @@ from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, CodecSpec, GroupNo
 
 _ENTRY = "zarr.json"
 _URI = "https://purl.org/zarr/spec/core/3.0"
-_VERSION = re.compile(r"https?://purl\.org/zarr/spec/(protocol/)?core/3\.([0-9]+)")
+_VERSION = re.compile(r"https?://purl\.org/zarr/spec/(protocol/)?core/3\.0")
 _ENTRY_MEMBERS = ("zarr_format", "metadata_encoding", "metadata_key_suffix", "extensions")
 _GROUP_MEMBERS = ("attributes", "extensions")
 _ARRAY_MEMBERS = frozenset(
@@ -62,19 +62,11 @@ _ARRAY_MEMBERS = frozenset(
 ) | {"chunk_memory_layout", "storage_transformers", "compressor", "dimension_separator"}
 
 _TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
-# Type names in extension URIs, with the NumPy kinds of each. The names are from an example in the
-# specification and from zarr-python 2.12 to 2.18.
-_EXTENSION_KINDS = {
-    "datetime": "mM",
-    "complex": "c",
-    "object": "O",
-    "bytestring": "S",
-    "unicode": "U",
-    "structured": "V",
-}
+# The URIs of extensions in an example in the specification and in zarr-python 2.12 to 2.18. The
+# ``type`` of such an extension is in NumPy's notation.
 _EXTENSION = re.compile(
     r"(?:https://purl\.org/zarr/spec/|https://zarr-specs\.readthedocs\.io/|TODO: ).*"
-    rf"({'|'.join(_EXTENSION_KINDS)})"
+    r"(?:datetime|complex|object|bytestring|unicode|structured)"
 )
 _NUMPY_TYPES = "https://numpy.org/doc/stable/reference/arrays.interface.html"
 
@@ -94,9 +86,6 @@ class V3Draft(Format):
         than that of the draft itself.
     suffix
         The suffix of metadata keys, such as ``".json"``.
-    later
-        Whether the entry point declares a minor version later than 3.0. If so, unknown members are
-        ignored.
     data_type_fallback
         Whether an unknown extension type is read as its fallback type.
     """
@@ -107,7 +96,6 @@ class V3Draft(Format):
 
     released: bool = False
     suffix: str = ".json"
-    later: bool = False
     data_type_fallback: bool = False
 
     def root_keys(self) -> tuple[str, ...]:
@@ -168,9 +156,7 @@ class V3Draft(Format):
             match = _VERSION.fullmatch(version)
             if match is None:
                 raise unsupported("version", version, "zarr_format")
-            later = match[2] != "0"
-            if not later:
-                check_members(members, _ENTRY_MEMBERS, None)
+            check_members(members, _ENTRY_MEMBERS, None)
             _check_extensions(members)
             encoding = required(members, "metadata_encoding")
             suffix = _parse_suffix(encoding, members)
@@ -179,16 +165,15 @@ class V3Draft(Format):
             documents.keys() & V3Draft(old, suffix).node_keys("/")[1:] for old in (False, True)
         )
         released = match[1] is not None or isinstance(encoding, str) or bool(early and not current)
-        return V3Draft(released, suffix, later, data_type_fallback)
+        return V3Draft(released, suffix, data_type_fallback)
 
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
         path, fields = parsing.path, parsing.fields
         members = read_object(parsing.document.value, None)
         if "attributes" in members:
             fields["attributes"] = parsing.document.attributes("attributes")
-        if not self.later:
-            names = _GROUP_MEMBERS if parsing.kind == "group" else _ARRAY_MEMBERS
-            check_members(members, names, None)
+        names = _GROUP_MEMBERS if parsing.kind == "group" else _ARRAY_MEMBERS
+        check_members(members, names, None)
         extensions = _check_extensions(members)
         fields["members"] = {"extensions": extensions} if extensions else {}
         if parsing.kind == "group":
@@ -232,12 +217,10 @@ class V3Draft(Format):
         )
 
     def check_writable(self) -> None:
-        if self.released or self.later:
-            subject = "in the format of a later Zarr v3 draft"
-            if self.released:
-                subject = "written by zarr-python 2 or GDAL in the Zarr v3 draft format"
+        if self.released:
             raise UnsupportedError(
-                f"stores {subject} are read-only", remedy="Write the data to a new store"
+                "stores written by zarr-python 2 or GDAL in the Zarr v3 draft format are read-only",
+                remedy="Write the data to a new store",
             )
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
@@ -344,18 +327,13 @@ def parse_data_type(value: Json, *, fallback: bool) -> DType:
     members = read_object(value, place)
     check_members(members, ("extension", "type", "fallback"), place)
     extension = read_text(required(members, "extension", place), f"{place}.extension")
-    known = _EXTENSION.match(extension)
-    if known is None and extension != _NUMPY_TYPES:
-        dtype = _parse_fallback(extension, members.get("fallback"), fallback)
-    else:
-        described, place = required(members, "type", place), f"{place}.type"
-        match described:
-            case [["", raw]]:  # NumPy's notation for raw bytes
-                described = raw
-        dtype = typestrings.parse_data_type(described, place)
-        if known is not None and dtype.kind not in _EXTENSION_KINDS[known[1]]:
-            raise unsupported("data type", described, place)
-    return dtype
+    if extension != _NUMPY_TYPES and not _EXTENSION.match(extension):
+        return _parse_fallback(extension, members.get("fallback"), fallback)
+    described = required(members, "type", place)
+    match described:
+        case [["", raw]]:  # NumPy's notation for raw bytes
+            described = raw
+    return typestrings.parse_data_type(described, f"{place}.type")
 
 
 def _find_type(name: str, place: str) -> DType | None:
