@@ -62,7 +62,12 @@ _REGISTERED: dict[str, dict[str, Json]] = {
     **{name: {} for name in ("bytes", "transpose", "crc32c", "vlen-utf8", "vlen-bytes")},
     **{name: {} for name in NUMERIC_CODECS},
 }
-_NO_SERIALIZERS = _ARRAY_TO_ARRAY | (_REGISTERED.keys() - _ARRAY_TO_BYTES)
+# The kinds of the known codecs. In a chain, the kinds are in alphabetical order.
+_KINDS = {
+    **dict.fromkeys(_REGISTERED, "bytes-bytes"),
+    **dict.fromkeys(_ARRAY_TO_ARRAY, "array-array"),
+    **dict.fromkeys(_ARRAY_TO_BYTES, "array-bytes"),
+}
 _INDEX_TYPE = np.dtype("<u8")
 _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
@@ -81,13 +86,19 @@ def parse_chain(value: Json, dtype: DType, shape: tuple[int, ...]) -> tuple[DTyp
     The returned dtype has the stored byte order. `shape` is the shape of one stored object (a chunk
     or a shard).
     """
-    chain = _parse_level(value, shape, dtype.itemsize, "codecs")
+    chain = _parse_level(value, shape, tuple(range(len(shape))), dtype.itemsize, "codecs")
     dtype, codecs = move_byte_order(dtype, chain.codecs)
     return dtype, chain._replace(codecs=codecs)
 
 
-def _parse_level(value: Json, shape: tuple[int, ...], itemsize: int, place: str) -> Chain:
+def _parse_level(
+    value: Json, shape: tuple[int, ...], order: tuple[int, ...], itemsize: int, place: str
+) -> Chain:
     """Parse a list of codecs, including the codecs of nested shards.
+
+    `shape` is the shape of one object at this level of nesting, and `order` contains the axis of
+    the array for each axis of the codecs' input. They differ if a ``transpose`` precedes an outer
+    ``sharding_indexed``.
 
     The byte order stays in the ``bytes`` codec until `move_byte_order` moves it to the dtype.
     This package applies codecs that precede ``sharding_indexed`` to each inner chunk instead of to
@@ -96,12 +107,13 @@ def _parse_level(value: Json, shape: tuple[int, ...], itemsize: int, place: str)
     """
     specs = _parse_specs(value, place, len(shape), itemsize)
     names = [spec.name for spec in specs]
-    serializers = [i for i, name in enumerate(names) if name in _ARRAY_TO_BYTES]
+    kinds = [_KINDS.get(name) for name in names]
     # If none of the codecs is known to be the serializer (the array-to-bytes codec), an unknown
     # codec may be the serializer.
-    at = serializers[0] if serializers else len(names)
-    lacking = not serializers and _NO_SERIALIZERS.issuperset(names)
-    if lacking or len(serializers) > 1 or not _ARRAY_TO_ARRAY.isdisjoint(names[at:]):
+    at = kinds.index("array-bytes") if "array-bytes" in kinds else len(kinds)
+    after = kinds[at + 1 :]
+    lacking = at == len(kinds) and None not in kinds
+    if lacking or "array-bytes" in after or "array-array" in after:
         raise unexpected(
             names,
             "array-to-array codecs, one array-to-bytes codec, and then bytes-to-bytes codecs",
@@ -109,7 +121,6 @@ def _parse_level(value: Json, shape: tuple[int, ...], itemsize: int, place: str)
         )
     if _SHARDING not in names:
         return Chain(shape, specs, ())
-    order = tuple(range(len(shape)))
     for spec in specs[:at]:
         if spec.name == "transpose":
             order = tuple([order[axis] for axis in spec.configuration["order"]])
@@ -124,42 +135,23 @@ def _parse_level(value: Json, shape: tuple[int, ...], itemsize: int, place: str)
     rank = len(shape) + 1  # the index has an axis for the offset and length
     index_codecs = _parse_specs(index, f"{place}.index_codecs", rank, _INDEX_TYPE.itemsize)
     outer = [shape[axis] for axis in order]
-    inner = read_lengths(required(configuration, "chunk_shape", place), place, least=1)
-    if len(inner) != len(outer) or any(
-        whole % part for whole, part in zip(outer, inner, strict=True)
+    lengths = read_lengths(required(configuration, "chunk_shape", place), place, least=1)
+    if len(lengths) != len(outer) or any(
+        whole % part for whole, part in zip(outer, lengths, strict=True)
     ):
-        raise unexpected(list(inner), f"a shape that divides {outer}", place)
+        raise unexpected(list(lengths), f"a shape that divides {outer}", place)
     shard = ShardSpec(
         shape,
         index_codecs,
         location == "start",
         specs[at + 1 :],
         leading=at,
-        order=_nontrivial_order(order),
+        order=() if order == tuple(range(len(order))) else order,
     )
+    inner = tuple([lengths[order.index(axis)] for axis in range(len(order))])
     inner_codecs = required(configuration, "codecs", place)
-    chain = _parse_level(inner_codecs, inner, itemsize, f"{place}.codecs")
-    return Chain(
-        _untransposed_lengths(chain.chunk_shape, order),
-        (*specs[:at], *chain.codecs),
-        (shard, *[_untransposed_level(level, order) for level in chain.shards]),
-    )
-
-
-def _nontrivial_order(order: tuple[int, ...]) -> tuple[int, ...]:
-    return () if order == tuple(range(len(order))) else order
-
-
-def _untransposed_lengths(lengths: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Permute `lengths`, given in the order of the transposed axes, to the array's axis order."""
-    return tuple([lengths[at] for at in np.argsort(order)])
-
-
-def _untransposed_level(level: ShardSpec, order: Sequence[int]) -> ShardSpec:
-    """Convert the shape and order of a shard level from transposed axes to the array's axes."""
-    own = level.order or range(len(order))
-    composed = _nontrivial_order(tuple([order[axis] for axis in own]))
-    return replace(level, shape=_untransposed_lengths(level.shape, order), order=composed)
+    chain = _parse_level(inner_codecs, inner, order, itemsize, f"{place}.codecs")
+    return chain._replace(codecs=(*specs[:at], *chain.codecs), shards=(shard, *chain.shards))
 
 
 def _parse_specs(value: Json, place: str, rank: int, itemsize: int) -> tuple[CodecSpec, ...]:
@@ -336,11 +328,9 @@ def _is_from_v3(spec: CodecSpec) -> bool:
 
 def _is_foreign(spec: CodecSpec) -> bool:
     """Return whether a codec was parsed from a v3 document, but is unknown to this package."""
-    if spec.name in _REGISTERED or spec.name in _ARRAY_TO_ARRAY | _ARRAY_TO_BYTES:
+    if spec.name in _KINDS or not _is_from_v3(spec):
         return False
-    return _is_from_v3(spec) and not read_definition(spec.document, spec.place)[0].startswith(
-        _NUMCODECS
-    )
+    return not read_definition(spec.document, spec.place)[0].startswith(_NUMCODECS)
 
 
 def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tuple[CodecSpec, ...]:
@@ -373,9 +363,7 @@ def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[s
         If v3 does not allow the order of the codecs.
     """
     names = [spec.name for spec in specs]
-    kind_of = dict.fromkeys(_ARRAY_TO_ARRAY, "array-array")
-    kind_of |= dict.fromkeys(_ARRAY_TO_BYTES, "array-bytes") | dict(kinds)
-    every_kind = [kind_of.get(name, "bytes-bytes") for name in names]
+    every_kind = [kinds.get(name) or _KINDS.get(name, "bytes-bytes") for name in names]
     if every_kind != sorted(every_kind) or every_kind.count("array-bytes") > 1:
         raise UnsupportedError(
             f"Zarr v3 does not allow this order of codecs: {quote(', '.join(names))}"
