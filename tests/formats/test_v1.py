@@ -159,7 +159,7 @@ def test_chunk_byte_limit_applies_to_v1_arrays():
     ("changes", "feature"),
     [
         ({"filters": [{"id": "shuffle", "elementsize": 4}]}, "the filters shuffle"),
-        ({"dimension_separator": "/"}, "nested chunk keys"),
+        ({"dimension_separator": "/"}, "chunk keys such as 0/0"),
         ({"compressor": [{"id": "zlib"}, {"id": "zlib"}]}, "several compressors"),
     ],
 )

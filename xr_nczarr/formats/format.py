@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from xr_nczarr.errors import ErrorContext, NczarrError
+from xr_nczarr.errors import ErrorContext, NczarrError, UnsupportedError, quote
 from xr_nczarr.formats.documents import Document, render_json
 from xr_nczarr.model import (
     DEFAULT_LIMITS,
@@ -93,7 +93,7 @@ class Format(ABC):
     has_filters
         Whether an array can have codecs other than a single compressor.
     has_shards
-        Whether a stored object can contain several chunks.
+        Whether a stored object can contain several chunks, and chunks can differ in shape.
     has_sidecars
         Whether a node can have sidecars: additional hidden documents, as in netCDF-C 4.8.0.
     has_dimension_names
@@ -262,7 +262,28 @@ class Format(ABC):
         if isinstance(node, BrokenNode):
             raise node.error
         self.check_writable()
+        if isinstance(node, ArrayNode):
+            self._check_features(node)
         return {key: render_json(value) for key, value in self._render(node).items()}
+
+    def _check_features(self, node: ArrayNode) -> None:
+        """Raise UnsupportedError if this version lacks the shards, grid or keys of an array."""
+        keys, separator = node.chunk_keys, node.chunk_keys.separator
+        storable = [
+            self.chunk_keys(node.path, encoding=encoding, separator=separator)
+            for encoding in self.chunk_key_encodings or ("",)
+        ]
+        features = {
+            "shards": bool(node.shards) and not self.has_shards,
+            "a rectilinear grid": bool(node.chunk_runs) and not self.has_shards,
+            f"chunk keys such as {quote(keys.key((0, 0)))}": keys not in storable
+            or separator not in (".", "/"),
+        }
+        for feature, is_unsupported in features.items():
+            if is_unsupported:
+                raise UnsupportedError(
+                    f"Zarr v{self.version} does not support {feature}", variable=node.path
+                )
 
     def check_writable(self) -> None:
         """Raise UnsupportedError if stores of this version, or of this variant, are read-only."""

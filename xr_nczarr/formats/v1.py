@@ -49,7 +49,7 @@ class V1(Format):
         return (prefix + _ARRAY, prefix + _ATTRIBUTES)
 
     def chunk_keys(self, path: str, *, encoding: str = "", separator: str = "") -> ChunkKeys:
-        return v2.chunk_keys(path, separator=separator or ".")
+        return v2.chunk_keys(path, separator=".")
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
         document = documents.get(self.node_keys(path)[0])
@@ -106,7 +106,6 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
     features = {
         f"the filters {', '.join(names)}": bool(names),
         "several compressors": len(compressors) > 1,
-        "nested chunk keys": members.get("dimension_separator") == "/",
     }
     if any(features.values()):
         unsupported = " or ".join(text for text, is_used in features.items() if is_used)

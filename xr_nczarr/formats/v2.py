@@ -208,11 +208,6 @@ def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
     UnsupportedError
         If neither Zarr v2 nor v1 can represent the array.
     """
-    separator = node.chunk_keys.separator
-    if separator not in (".", "/") or node.chunk_keys != chunk_keys(node.path, separator=separator):
-        raise _inexpressible(f"chunk keys such as {node.chunk_keys.key((0, 0))}", node, version)
-    if node.shards or node.chunk_runs:
-        raise _inexpressible("shards" if node.shards else "a rectilinear grid", node, version)
     codecs = node.codecs
     transposed = bool(codecs) and codecs[0].place == "order"
     if transposed and codecs[0].configuration["order"] != [*reversed(range(len(node.shape)))]:
@@ -234,8 +229,9 @@ def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
     compressors = by_place["compressor"]
     members["compressor"] = compressors if len(compressors) > 1 else next(iter(compressors), None)
     members["filters"] = by_place["filters"] or None
-    is_declared = not node.chunk_keys.alternative
-    return members | {"dimension_separator": separator} if is_declared else members
+    if not node.chunk_keys.alternative:
+        members["dimension_separator"] = node.chunk_keys.separator
+    return members
 
 
 def _inexpressible(feature: str, node: ArrayNode, version: str) -> UnsupportedError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from xr_nczarr.errors import UnsupportedError, quote, unexpected
+from xr_nczarr.errors import unexpected
 from xr_nczarr.formats import v2
 from xr_nczarr.formats.documents import (
     Document,
@@ -284,10 +284,6 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
 
 
 def _render_chunk_keys(path: str, keys: ChunkKeys) -> Json:
-    for encoding in V3.chunk_key_encodings:
-        if keys == _chunk_keys(path, encoding, keys.separator):
-            return {"name": encoding, "configuration": {"separator": keys.separator}}
-    example_key = keys.key((0, 0))
-    raise UnsupportedError(
-        f"Zarr v3 does not support chunk keys such as {quote(example_key)}", variable=path
-    )
+    is_default = keys == _chunk_keys(path, "default", keys.separator)
+    configuration = {"separator": keys.separator}
+    return {"name": "default" if is_default else "v2", "configuration": configuration}

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import ErrorContext, UnsupportedError, quote, unexpected
+from xr_nczarr.errors import ErrorContext, UnsupportedError, unexpected
 from xr_nczarr.formats import numcodecs_notation, typestrings
 from xr_nczarr.formats.documents import (
     Document,
@@ -251,15 +251,6 @@ class V3Draft(Format):
         return documents
 
     def _render_array(self, node: ArrayNode) -> Json:
-        separator = node.chunk_keys.separator
-        expressible = not node.shards and not node.chunk_runs
-        if not expressible or node.chunk_keys != self.chunk_keys(node.path, separator=separator):
-            feature = (
-                "shards" if node.shards else f"chunk keys such as {node.chunk_keys.key((0, 0))}"
-            )
-            raise UnsupportedError(
-                f"the Zarr v3 draft does not support {quote(feature)}", variable=node.path
-            )
         data_type = render_data_type(node.dtype, node.type_name)
         declared = parse_data_type(data_type, fallback=True)
         fill = render_fill_value(node.fill_value, node.dtype)
@@ -271,7 +262,7 @@ class V3Draft(Format):
             "chunk_grid": {
                 "type": "regular",
                 "chunk_shape": [*node.chunk_shape],
-                "separator": separator,
+                "separator": node.chunk_keys.separator,
             },
             **_render_codecs(node, declared),
             "fill_value": "+Infinity" if fill == "Infinity" else fill,
