@@ -185,8 +185,11 @@ def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
 def _undecoded(value: Any, stored: Json | None, recorded: Any) -> Any:
     if value.__class__ is list and not value:
         return NO_STRINGS
-    is_converted = _is_truth(stored) or _is_json(stored, value)
-    return stored if is_converted and attribute_type(recorded) in (None, JSON) else value
+    items = stored if isinstance(stored, list) else [stored]
+    is_truth = bool(items) and all(isinstance(item, bool) for item in items)
+    is_json = isinstance(value, str) and isinstance(stored, dict | list)
+    is_converted = (is_truth or is_json) and attribute_type(recorded) in (None, JSON)
+    return stored if is_converted else value
 
 
 def unlisted_strings(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,15 +204,6 @@ def unlisted_strings(attributes: Mapping[str, Any]) -> dict[str, Any]:
         else value
         for name, value in attributes.items()
     }
-
-
-def _is_json(stored: Json | None, decoded: Any) -> bool:
-    return isinstance(decoded, str) and isinstance(stored, dict | list)
-
-
-def _is_truth(stored: Json | None) -> bool:
-    items = stored if isinstance(stored, list) else [stored]
-    return bool(items) and all(isinstance(item, bool) for item in items)
 
 
 def decode_fill_value(
@@ -333,33 +327,24 @@ def encode_attribute(
         return _json(_as_json(value)), JSON
     if isinstance(value, str | bytes):
         return _text(value), TEXT
-    if value is None or isinstance(value, dict):
-        return _json_or_text(value, json_as_text)
     if isinstance(value, np.ndarray) and value.dtype.kind in "USO" and value is not NO_STRINGS:
         value = value.ravel().tolist()
-    if value is NO_STRINGS or _contains_only_text(value):
+    items = list(value) if isinstance(value, list | tuple) else None
+    is_text = bool(items) and all(isinstance(item, str | bytes) for item in items or ())
+    if value is NO_STRINGS or is_text:
         # NumPy removes trailing NULs, so strings are not converted to an array.
         texts = [_text(item) for item in value]
         return (texts[0] if len(texts) == 1 else texts), STRING
-    if isinstance(value, list | tuple) and not all(map(_is_number, value)):
-        return _json_or_text(list(value), json_as_text)
+    numbers = bool | int | float | np.generic
+    is_mixed = items is not None and not all(isinstance(item, numbers) for item in items)
+    if value is None or isinstance(value, dict) or is_mixed:
+        encoded = _json(value if items is None else items)
+        return (json.dumps(encoded, ensure_ascii=False), TEXT) if json_as_text else (encoded, JSON)
     if np.ma.is_masked(value):
         raise UnsupportedError(f"the attribute value must be {_EXPECTED}, not a masked value")
-    _check_integers(value if isinstance(value, list | tuple) else [value])
+    _check_integers([value] if items is None else items)
     array = np.asarray(value)
-    if isinstance(value, list | tuple) and value and array.dtype.kind == "f":
-        array = _exact_integers(value, array)
-    return _encode_numbers(array)
-
-
-def _contains_only_text(value: Any) -> bool:
-    if not isinstance(value, list | tuple) or not value:
-        return False
-    return all(isinstance(item, str | bytes) for item in value)
-
-
-def _is_number(item: Any) -> bool:
-    return isinstance(item, bool | int | float | np.generic)
+    return _encode_numbers(_exact_integers(items, array) if items else array)
 
 
 def _as_json(value: Any) -> Any:
@@ -410,29 +395,25 @@ def _check_integers(values: Sequence[Any]) -> None:
             )
 
 
-def _exact_integers(values: Sequence[Any], floats: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _exact_integers(values: Sequence[Any], array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Build an integer array from integers that NumPy would convert to floats.
 
-    NumPy converts a sequence of integers to floats if some of them are 2⁶³ or more. `floats` is the
-    array that NumPy returned. It is returned unchanged if some of `values` are not integers.
+    NumPy converts a sequence of integers to floats if some of them are 2⁶³ or more. `array` is the
+    array that NumPy returned. It is returned unchanged if NumPy kept the integers, or if some of
+    `values` are not integers.
 
     Raises
     ------
     UnsupportedError
         If no integer dtype can represent all values.
     """
-    if not all(isinstance(item, int | np.integer) for item in values):
-        return floats
+    if array.dtype.kind != "f" or not all(isinstance(item, int | np.integer) for item in values):
+        return array
     if min(values) >= 0:
         return np.array(values, "uint64")
     if max(values) < 1 << 63:
         return np.array([*map(int, values)], "int64")
     raise UnsupportedError("no integer dtype can represent all values of the attribute")
-
-
-def _json_or_text(value: Json, as_text: bool) -> tuple[Json, str]:
-    encoded = _json(value)
-    return (json.dumps(encoded, ensure_ascii=False), TEXT) if as_text else (encoded, JSON)
 
 
 def _json(value: Json) -> Json:
