@@ -274,7 +274,7 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
     names = [
         variable.path
         for group in root.walk()
-        if group.dialect in BY_DIALECT and not BY_DIALECT[group.dialect].honors_byte_order
+        if group.dialect in BY_DIALECT and not BY_DIALECT[group.dialect].is_current
         for variable in group.variables.values()
         if variable.node is not None
         and variable.kind == "number"

@@ -1,29 +1,42 @@
-"""Convert a netCDF group to a Zarr hierarchy, with NCZarr metadata in up to two layouts."""
+"""Convert a netCDF group to a Zarr hierarchy, with NCZarr metadata in up to two layouts.
+
+For an existing hierarchy, compute the changes to its metadata documents instead. If a node has
+annotations in two layouts, both are changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from xr_nczarr.errors import ErrorContext, NczarrError
-from xr_nczarr.formats.format import Hierarchy
+from xr_nczarr.formats.format import Change, Hierarchy
 from xr_nczarr.model import ArrayNode, Attributes, GroupNode, Json, Node
 from xr_nczarr.netcdf.annotations import (
     ARRAY_NAME,
+    GROUP_PLACES,
+    NEWEST,
+    PREVIEW,
     SCALAR_DIMENSION,
+    TYPES_PLACES,
     UNIVERSAL_EXTRA,
     XARRAY_DIMENSIONS,
+    Holder,
+    Places,
     Vintage,
     is_bookkeeping,
     lacks_json_type,
+    member_name,
+    stored_annotations,
     without_annotations,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value, is_fill_value
 from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
-from xr_nczarr.netcdf.layouts import NEWEST, Layout
+from xr_nczarr.netcdf.layouts import Layout
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, render_type
 
 
@@ -183,6 +196,7 @@ class _Writer:
         """
         attributes: dict[str, Json] = {}
         types: dict[str, str] = {}
+        as_text = lacks_json_type(self.vintages)
         for name, value in values.items():
             if is_bookkeeping(name):
                 continue
@@ -193,29 +207,42 @@ class _Writer:
                         value, *stored, typed=self.typed, in_base64=in_base64
                     )
                 else:
-                    encoded = encode_attribute(
-                        value, typed=self.typed, json_as_text=lacks_json_type(self.vintages)
-                    )
+                    encoded = encode_attribute(value, typed=self.typed, json_as_text=as_text)
             if encoded is not None:
-                # netCDF-C cannot open a store with a user attribute of type JSON.
-                is_text = encoded[1] == JSON and not self.appendix_e
-                attributes[name], types[name] = encoded[0], TEXT if is_text else encoded[1]
+                attributes[name], types[name] = encoded
         attributes |= fields["attributes"]
-        json_types = {name: JSON for name in fields["attributes"] if name != XARRAY_DIMENSIONS}
+        own = [name for name in fields["attributes"] if name != XARRAY_DIMENSIONS]
         for vintage in self.vintages:
-            # netCDF-C before 4.9.1 fails on the type JSON, except for the attributes that it writes
-            # itself. The type char is left out of sidecars, because the releases that read sidecars
-            # have no common notation for it.
-            if vintage.types_holder == "sidecars":
-                listed = {name: kind for name, kind in types.items() if kind in NUMBERS}
-            elif not vintage.has_json_type:
-                listed = types
-            else:
-                listed = {**types, **json_types, vintage.types: JSON}
-            recorded = {name: render_type(kind, vintage) for name, kind in listed.items()}
+            recorded = _recorded_types(types, vintage)
+            # netCDF-C before 4.9.1 fails on the type JSON, except for its own attributes.
+            if vintage.types_holder == "attributes" and vintage.has_json_type:
+                recorded |= {name: render_type(JSON, vintage) for name in (*own, vintage.types)}
             holder = attributes if vintage.types_holder == "attributes" else fields["sidecars"]
-            holder[vintage.types] = {vintage.type_list: _listed(recorded, vintage)}
+            holder[vintage.types] = {vintage.type_list: _listed_types(recorded, vintage)}
         return {**fields, "attributes": Attributes(attributes)}
+
+
+def _recorded_types(types: Mapping[str, str], vintage: Vintage) -> dict[str, str]:
+    """Render the types of user attributes in an NCZarr layout, omitting those it does not record.
+
+    `types` maps the names of attributes to netCDF types.
+    """
+    if vintage.types_holder == "sidecars":
+        # The releases that read sidecars have no common notation for other types.
+        types = {name: kind for name, kind in types.items() if kind in NUMBERS}
+    # netCDF-C cannot open a store with a user attribute of type JSON.
+    json_type = JSON if vintage.appendix_e else TEXT
+    return {
+        name: render_type(json_type if kind == JSON else kind, vintage)
+        for name, kind in types.items()
+    }
+
+
+def _listed_types(recorded: dict[str, str], vintage: Vintage) -> Json:
+    """Return the value of the member of an annotation that lists the types in `recorded`."""
+    if not vintage.appendix_e:
+        return recorded
+    return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
 
 
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
@@ -236,15 +263,9 @@ def _superblock(vintage: Vintage) -> Json:
     return {"version": "3.0.0", "format": 3} if vintage.appendix_e else {"version": "2.0.0"}
 
 
-def _listed(recorded: dict[str, str], vintage: Vintage) -> Json:
-    if not vintage.appendix_e:
-        return recorded
-    return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
-
-
 def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
     sizes = {
-        name: render_dimension(dimension, vintage) for name, dimension in group.dimensions.items()
+        name: _render_dimension(dimension, vintage) for name, dimension in group.dimensions.items()
     }
     return {
         vintage.dimensions: [*sizes.values()] if vintage.appendix_e else sizes,
@@ -253,12 +274,12 @@ def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
     }
 
 
-def render_dimension(dimension: Dimension, vintage: Vintage) -> Json:
+def _render_dimension(dimension: Dimension, vintage: Vintage) -> Json:
     """Render a dimension as JSON for a group annotation in an NCZarr layout."""
     if vintage.appendix_e:
         unlimited = int(dimension.unlimited)
         return {"name": dimension.name, "size": dimension.size, "unlimited": unlimited}
-    if vintage.marks_unlimited and dimension.unlimited:
+    if vintage.is_current and dimension.unlimited:
         return {"size": dimension.size, "unlimited": 1}
     return dimension.size
 
@@ -282,3 +303,74 @@ def _as_scalar(fill: Any, dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "S" and isinstance(fill, str):
         return np.bytes_(fill.encode("utf-8", "surrogateescape"))
     return fill if dtype.kind == "O" else np.asarray(fill).astype(dtype)[()]
+
+
+def dimension_changes(node: GroupNode, dimensions: Collection[Dimension]) -> Iterator[Change]:
+    """Yield the changes that resize existing dimensions of a group and add new dimensions."""
+    for holder, annotation, name, stored, vintage in _members(node, GROUP_PLACES, "dimensions"):
+        is_list = isinstance(stored, list)  # the layout is PREVIEW, even if `vintage` differs
+        sizes = {item["name"]: item for item in stored} if is_list else dict(stored)
+        for dimension in dimensions:
+            rendered = _render_dimension(dimension, PREVIEW if is_list else vintage)
+            old = sizes.get(dimension.name)
+            if isinstance(old, dict):
+                rendered = old | {"size": dimension.size}
+            sizes[dimension.name] = rendered
+        changed = list(sizes.values()) if is_list else sizes
+        yield Change(node, holder, (annotation, name), changed)
+
+
+def listing_changes(
+    node: GroupNode, arrays: Collection[str], groups: Collection[str]
+) -> Iterator[Change]:
+    """Yield the changes that add `arrays` and `groups` to the lists in a group's metadata."""
+    for member, added in (("arrays", arrays), ("groups", groups)):
+        for holder, annotation, name, stored, _ in _members(node, GROUP_PLACES, member):
+            if added:
+                listed = list(dict.fromkeys([*stored, *added]))
+                yield Change(node, holder, (annotation, name), listed)
+
+
+def attribute_changes(
+    node: Node, stored: Mapping[str, Any], attributes: Mapping[str, Any]
+) -> Iterator[Change]:
+    """Yield the changes that set attributes of a node and update their recorded types.
+
+    `stored` contains the current values, and `attributes` the new values. Unchanged attributes are
+    skipped, to preserve their exact JSON text.
+    """
+    vintages = [vintage for *_, vintage, _ in stored_annotations(node, TYPES_PLACES)]
+    typed, as_text = bool(vintages), lacks_json_type(vintages)
+    kinds: dict[str, str] = {}
+    for name, new in attributes.items():
+        value, kind = encoded = encode_attribute(new, typed=typed, json_as_text=as_text)
+        if name in stored:
+            before = node.attributes[name], JSON
+            if kind != JSON:
+                before = encode_attribute(stored[name], typed=typed, json_as_text=as_text)
+            if json.dumps(before) == json.dumps(encoded):  # True == 1 in Python
+                continue
+        kinds[name] = kind
+        yield Change(node, "attributes", (name,), value)
+    for holder, annotation, member, recorded, vintage in _members(node, TYPES_PLACES, "type_list"):
+        types = _recorded_types(kinds, vintage)
+        if isinstance(recorded, list):
+            kept = [item for item in recorded if item.get("name") not in kinds]
+            changed: Json = kept + _listed_types(types, vintage)
+        else:
+            changed = {name: kind for name, kind in recorded.items() if name not in kinds} | types
+        if kinds:
+            yield Change(node, holder, (annotation, member), changed)
+
+
+def _members(
+    node: Node, places: Places, member: str
+) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
+    """Yield the holder and name of each annotation at `places` that contains `member`.
+
+    Also yield the name that the annotation uses for this member, its value, and the layout.
+    """
+    for holder, annotation, vintage, value in stored_annotations(node, places):
+        name = member_name(value, member) if isinstance(value, dict) else None
+        if name is not None:
+            yield holder, annotation, name, value[name], vintage

@@ -44,16 +44,16 @@ class Vintage:
     appendix_e
         Whether dimensions and types are stored as lists of objects with a ``name`` member, as in
         Appendix E of the NCZarr specification. Otherwise, they are JSON objects keyed by name.
-    marks_unlimited
-        Whether the layout marks unlimited dimensions. Otherwise, all dimensions have a fixed size.
+    is_current
+        Whether netCDF-C 4.9.3 or later writes the layout. Layouts of earlier releases do not mark
+        unlimited dimensions. These releases also require that chunks are not longer than the
+        dimensions, and do not reliably write big-endian arrays in the declared byte order.
     marks_scalars
         Whether the layout marks scalar variables in a member of their own, ``scalar``.
     text_type
         Notation for the type of text attributes.
     has_json_type
         Whether these releases support the attribute type JSON.
-    honors_byte_order
-        Whether these releases reliably write big-endian arrays in the declared byte order.
     """
 
     dialect: str
@@ -69,11 +69,10 @@ class Vintage:
     references: str
     type_list: str
     appendix_e: bool = False
-    marks_unlimited: bool = True
+    is_current: bool = True
     marks_scalars: bool = False
     text_type: str = ">S1"
     has_json_type: bool = True
-    honors_byte_order: bool = True
 
     @property
     def types_holder(self) -> Holder:
@@ -106,28 +105,26 @@ VINTAGES = (
         "nczarr-4.9.1",
         "netCDF-C 4.9.1 or 4.9.2",
         *("members", *_LOWER, *_SHORT),
-        marks_unlimited=False,
+        is_current=False,
         marks_scalars=True,
-        honors_byte_order=False,
     ),
     Vintage(
         "nczarr-4.8.1",
         "netCDF-C 4.8.1 or 4.9.0",
         *("members", *_UPPER, *_SHORT),
-        marks_unlimited=False,
+        is_current=False,
         text_type="<U1",
         has_json_type=False,
-        honors_byte_order=False,
     ),
     Vintage(
         "nczarr-4.8.0",
         "netCDF-C 4.8.0",
         *("sidecars", *_OBJECTS, *_SHORT),
-        marks_unlimited=False,
-        honors_byte_order=False,
+        is_current=False,
     ),
 )
 BY_DIALECT = {vintage.dialect: vintage for vintage in VINTAGES}
+NEWEST, PREVIEW = VINTAGES[:2]
 
 UNIVERSAL_EXTRA = replace(BY_DIALECT["nczarr-4.8.0"], dialect="universal", array=".nczarray")
 """The layout of netCDF-C 4.8.0, in a form that releases 4.8.1 to 4.9.2 prefer to their own layouts.
@@ -145,7 +142,10 @@ def lacks_json_type(vintages: Iterable[Vintage]) -> bool:
     return not all(vintage.has_json_type for vintage in vintages)
 
 
-def _places(holder: str, name: str) -> dict[tuple[Holder, str], Vintage]:
+Places = Mapping[tuple[Holder, str], Vintage]
+
+
+def _places(holder: str, name: str) -> Places:
     """Map each possible location of an annotation to the newest layout that uses this location.
 
     A location consists of the part of a node that contains the annotation, and the annotation's
@@ -243,23 +243,19 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
     might not identify the layout: netCDF-C's newest release and its development branch use the same
     location, but store attribute types under different names.
     """
-    preview = BY_DIALECT["nczarr-preview"]
-    if vintage.holder == "attributes" and preview.types in node.attributes:
-        return preview.dialect
-    return vintage.dialect
+    is_preview = vintage.holder == "attributes" and PREVIEW.types in node.attributes
+    return PREVIEW.dialect if is_preview else vintage.dialect
 
 
-def _stored_values(
-    node: Node, places: Mapping[tuple[Holder, str], Vintage]
-) -> Iterator[tuple[Vintage, Json]]:
-    """Yield the layout and the value of each annotation that a node has at one of `places`.
+def stored_annotations(node: Node, places: Places) -> Iterator[tuple[Holder, str, Vintage, Json]]:
+    """Yield the holder, name, layout and value of each annotation that a node has at `places`.
 
     The newest layout comes first.
     """
     for (holder, name), vintage in places.items():
         members = getattr(node, holder)
         if name in members:
-            yield vintage, members[name]
+            yield holder, name, vintage, members[name]
 
 
 def find_group(node: Node) -> GroupAnnotation | None:
@@ -267,10 +263,10 @@ def find_group(node: Node) -> GroupAnnotation | None:
 
     Invalid members are omitted, and reported in the annotation's `problems`.
     """
-    annotated = next(_stored_values(node, GROUP_PLACES), None)
+    annotated = next(stored_annotations(node, GROUP_PLACES), None)
     if annotated is None:
         return None
-    vintage, value = annotated
+    *_, vintage, value = annotated
     problems: list[MetadataError] = []
     if not isinstance(value, dict):
         problems.append(unexpected(value, "an object", vintage.group))
@@ -286,7 +282,7 @@ def find_group(node: Node) -> GroupAnnotation | None:
 
 def has_superblock(node: Node) -> bool:
     """Return whether a node has a superblock, the annotation that marks the root of a store."""
-    return next(_stored_values(node, _SUPERBLOCK_PLACES), None) is not None
+    return any(stored_annotations(node, _SUPERBLOCK_PLACES))
 
 
 def _dimensions(
@@ -345,10 +341,10 @@ def find_array(node: Node) -> ArrayAnnotation | None:
     MetadataError
         If the annotation is damaged.
     """
-    annotated = next(_stored_values(node, _ARRAY_PLACES), None)
+    annotated = next(stored_annotations(node, _ARRAY_PLACES), None)
     if annotated is None:
         return None
-    vintage, value = annotated
+    *_, vintage, value = annotated
     if not isinstance(value, dict):
         raise unexpected(value, "an object", vintage.array)
     references = _member(value, "references")
@@ -384,7 +380,7 @@ def find_types(node: Node) -> Mapping[str, Json]:
 
     The types are not checked.
     """
-    for _, value in _stored_values(node, TYPES_PLACES):
+    for *_, value in stored_annotations(node, TYPES_PLACES):
         if isinstance(value, dict):
             recorded = _member(value, "type_list", {})
             if isinstance(recorded, dict):
@@ -425,7 +421,7 @@ def is_universal(root: Node | None) -> bool:
     The superblock of such a store is in the attributes of the root, and also in the members of the
     root's main document. No other dialect has it in both places.
     """
-    name = VINTAGES[0].superblock
+    name = NEWEST.superblock
     return root is not None and name in root.members and name in root.attributes
 
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from xr_nczarr.errors import UnsupportedError, quote
 from xr_nczarr.formats import FORMATS, Format
-from xr_nczarr.netcdf.annotations import BY_DIALECT, UNIVERSAL_EXTRA, Vintage
+from xr_nczarr.netcdf.annotations import BY_DIALECT, NEWEST, PREVIEW, UNIVERSAL_EXTRA, Vintage
 
 DEFAULT_FORMAT = FORMATS["2"]
 """The Zarr version to write by default."""
 
-NEWEST, PREVIEW = BY_DIALECT["nczarr-4.9.3"], BY_DIALECT["nczarr-preview"]
 _VERSION_2_DIALECTS = {
     "zarr": (),
     "nczarr": (NEWEST,),
@@ -97,14 +96,9 @@ class Layout:
         This is True for plain Zarr, which does not distinguish them from other dimensions.
         """
         vintage = BY_DIALECT.get(self.dialect)
-        return vintage is None or vintage.marks_unlimited
+        return vintage is None or vintage.is_current
 
     @property
     def limits_chunks(self) -> bool:
         """Whether chunks must not be longer than the dimensions, as netCDF-C 4.9.0 requires."""
-        vintage = (
-            UNIVERSAL_EXTRA
-            if self.dialect == UNIVERSAL_EXTRA.dialect
-            else BY_DIALECT.get(self.dialect)
-        )
-        return vintage is not None and not vintage.marks_unlimited
+        return not self.supports_unlimited or self.dialect == UNIVERSAL_EXTRA.dialect

@@ -27,8 +27,8 @@ from xr_nczarr.hierarchy import (
 from xr_nczarr.model import ArrayNode, BrokenNode, GroupNode, node_name, parent_path, paths_above
 from xr_nczarr.netcdf import Dimension, Group
 from xr_nczarr.netcdf import Variable as NetcdfVariable
+from xr_nczarr.netcdf.annotate import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
-from xr_nczarr.netcdf.member_changes import attribute_changes, dimension_changes, listing_changes
 from xr_nczarr.writing.builder import Tree, check_names, tree_within
 from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.lazy_sources import complete_array, reading_error, sources_in
