@@ -17,7 +17,7 @@ from tests import clouds
 from tests.reading import WAYS
 from tests.servers import PATIENT, HttpServer, S3Server
 from xr_nczarr.codecs import ChunkCodec
-from xr_nczarr.hierarchy.similar_stores import similar_stores
+from xr_nczarr.hierarchy.fetching import similar_stores
 
 # The load of the machine must not affect any test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

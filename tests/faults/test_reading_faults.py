@@ -13,7 +13,7 @@ import xarray as xr
 from fsspec.implementations.reference import LazyReferenceMapper
 
 from xr_nczarr import NczarrError, StorageError, to_nczarr
-from xr_nczarr.hierarchy.similar_stores import similar_stores
+from xr_nczarr.hierarchy.fetching import similar_stores
 
 # A coordinate that cannot be read is opened with a warning and raises an error when loaded.
 pytestmark = pytest.mark.filterwarnings(

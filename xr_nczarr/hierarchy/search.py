@@ -336,16 +336,23 @@ class _Search:
         return self.zarr.parse_node(path, documents, limits=self.options.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
-        """Yield the path and kind of each child of the groups. The kind is None if unknown."""
-        listed = {group.path: self.options.listed_children(group) for group in groups}
-        unnamed = [group.path for group in groups if listed[group.path] is None]
-        listings = dict(
-            zip(unnamed, self.source.probed.map_concurrently(self._listing, unnamed), strict=True)
-        )
+        """Yield the path and kind of each child of the groups. The kind is None if unknown.
+
+        If a group's metadata does not list its children, the store is listed. If the store cannot
+        be listed, an error is raised. Before that, sidecars that may list the children are read.
+        """
+        unlisted = [group for group in groups if self.options.listed_children(group) is None]
+        listings = list(self.source.probed.map_concurrently(self._listing, unlisted))
+        by_path = {group.path: answer for group, answer in zip(unlisted, listings, strict=True)}
+        if not self.with_sidecars and any(map(self._may_have_sidecars, unlisted, listings)):
+            groups = self._with_sidecars(groups)
         for group in groups:
-            kinds = listed[group.path]
+            kinds = self.options.listed_children(group)
             if kinds is None:
-                kinds = self._kinds_in_listing(group, listings[group.path])
+                listing = by_path[group.path]
+                if isinstance(listing, NczarrError):
+                    raise listing.add_context(key=group.path) from listing.__cause__
+                kinds = dict.fromkeys(self.zarr.child_names(*listing))
             for name, kind in kinds.items():
                 # Keys in a reference set can contain empty names, but "" would refer to the group
                 # itself.
@@ -355,48 +362,30 @@ class _Search:
                     raise self._too_deep(group.path)
                 yield child_path(group.path, name), kind
 
-    def _listing(self, path: str) -> Listing | NczarrError:
+    def _listing(self, group: GroupNode) -> Listing | NczarrError:
         try:
-            return self.source.probed.list_names(self.zarr.listing_prefix(path))
+            return self.source.probed.list_names(self.zarr.listing_prefix(group.path))
         except (AccessDeniedError, UnsupportedError) as error:
             return error
 
-    def _kinds_in_listing(self, group: GroupNode, listing: Listing | NczarrError) -> Kinds:
-        """Map the name of each child of a group to its kind, or to None if the kind is unknown.
-
-        The names come from the group's sidecars or from `listing`. If the store could not be
-        listed, `listing` is the error, which is raised unless the sidecars list the children.
-        """
-        if isinstance(listing, NczarrError):
-            children = self._children_in_sidecars(group)
-            if children is None:
-                raise listing.add_context(key=group.path) from listing.__cause__
-            return children
-        listed_keys = {key_prefix(group.path) + name for name in listing.objects}
+    def _may_have_sidecars(self, group: GroupNode, listing: Listing | NczarrError) -> bool:
+        """Return whether a group may have sidecars. `listing` is an error if listing failed."""
+        if not self.zarr.has_sidecars or isinstance(listing, NczarrError):
+            return self.zarr.has_sidecars
+        if any(name in listing.objects for name in self.options.sidecars):
+            return True
         # A listing (such as an HTML index page) that omits the group's own document may also omit
         # the group's sidecars.
-        document_keys = self.zarr.node_keys(group.path)
-        may_be_hidden = (
-            self.zarr.has_sidecars and group.explicit and listed_keys.isdisjoint(document_keys)
-        )
-        if may_be_hidden or any(name in listing.objects for name in self.options.sidecars):
-            children = self._children_in_sidecars(group)
-            if children is not None:
-                return children
-        return dict.fromkeys(self.zarr.child_names(*listing))
+        listed_keys = {key_prefix(group.path) + name for name in listing.objects}
+        return group.explicit and listed_keys.isdisjoint(self.zarr.node_keys(group.path))
 
-    def _children_in_sidecars(self, group: GroupNode) -> Kinds | None:
-        """Return the children listed in a group's sidecars, or None if these contain no list.
-
-        This method also reads the sidecars of the group's ancestors and updates the ancestors'
-        nodes.
-        """
-        paths = [group.path] if self.with_sidecars else paths_above(group.path)
+    def _with_sidecars(self, groups: Sequence[GroupNode]) -> list[GroupNode]:
+        """Read the sidecars of all groups found so far, and return `groups` with their sidecars."""
         self.with_sidecars = True
-        nodes = self._parse(dict.fromkeys(paths))
-        self.nodes |= {path: node for path, node in nodes.items() if isinstance(node, GroupNode)}
-        node = nodes.get(group.path, group)
-        return self.options.listed_children(node) if isinstance(node, GroupNode) else None
+        found = [path for path, node in self.nodes.items() if isinstance(node, GroupNode)]
+        self.nodes |= self._parse(dict.fromkeys(found, "group"))
+        nodes = [self.nodes[group.path] for group in groups]
+        return [node for node in nodes if isinstance(node, GroupNode)]
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return the keys of a node's documents.
@@ -405,9 +394,9 @@ class _Search:
         """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
-            own_key = self.zarr.document_key(path, kind)
             other_key = self.zarr.document_key(path, "group" if kind == "array" else "array")
-            keys = [key for key in keys if key == own_key or key != other_key]
+            if other_key != self.zarr.document_key(path, kind):
+                keys.remove(other_key)
         if self.with_sidecars:
             keys += [key_prefix(path) + name for name in self.options.sidecars]
         return keys
