@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, compress
+from operator import itemgetter
 
 from xr_nczarr.errors import MetadataError, quote
 from xr_nczarr.model import Json
@@ -48,20 +49,19 @@ class StrictText:
         The valid JSON.
     source
         The stored text. It differs from `text` if it contains notation that only netCDF-C accepts.
-    positions, shifts
-        The mapping from positions in `text` to positions in `source`. To convert a position from
-        ``positions[i]`` up to, but not including, ``positions[i + 1]``, add ``shifts[i]``.
+    shifts
+        The mapping from positions in `text` to positions in `source`, as (start, shift) pairs. The
+        shift is added to each position from the start up to, but not including, the next start.
     """
 
     text: str
     source: str
-    positions: Sequence[int] = ()
-    shifts: Sequence[int] = ()
+    shifts: Sequence[tuple[int, int]] = ()
 
     def locate(self, position: int) -> int:
         """Return the position in `source` that corresponds to a position in `text`."""
-        before = bisect_right(self.positions, position)
-        return position + (self.shifts[before - 1] if before else 0)
+        before = bisect_right(self.shifts, position, key=itemgetter(0))
+        return position + (self.shifts[before - 1][1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
         """Return the (start, end) span in `text` of each value in a JSON object, by member name.
@@ -161,16 +161,14 @@ def _check_depth(value: Json, max_depth: int) -> None:
 
 def _rewrite(source: str) -> StrictText:
     pieces: list[str] = []
-    positions: list[int] = []
-    shifts: list[int] = []
+    shifts: list[tuple[int, int]] = []
     done = shift = 0
     while match := _LAX.match(source, done):
         begin, end = match.span("token")
         token = _strict_token(source[begin:end])
         pieces += (source[done:begin], token)
         shift += end - begin - len(token)
-        positions.append(end - shift)
-        shifts.append(shift)
+        shifts.append((end - shift, shift))
         done = end
         if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
@@ -178,7 +176,7 @@ def _rewrite(source: str) -> StrictText:
                 "valid JSON and that only netCDF-C accepts"
             )
     pieces.append(source[done:])
-    return StrictText("".join(pieces), source, positions, shifts)
+    return StrictText("".join(pieces), source, shifts)
 
 
 def _strict_token(token: str) -> str:
