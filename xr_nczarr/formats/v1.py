@@ -103,12 +103,8 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
     members = v2.render_array(node, V1.version)
     compressors = [spec for spec in node.codecs if spec.place == "compressor"]
     names = [spec.name for spec in node.codecs if spec.place == "filters"]
-    features = {
-        f"the filters {', '.join(names)}": bool(names),
-        "several compressors": len(compressors) > 1,
-    }
-    if any(features.values()):
-        unsupported = " or ".join(text for text, is_used in features.items() if is_used)
+    if names or len(compressors) > 1:
+        unsupported = f"the filters {', '.join(names)}" if names else "several compressors"
         raise UnsupportedError(
             f"Zarr v1 does not support {unsupported}",
             remedy="Write with a single compressor (shuffle=False), or with zarr_format=2",
