@@ -148,19 +148,15 @@ def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[s
     unusable. If `node` has NCZarr metadata, the attributes are returned unchanged, because they
     already have netCDF types.
     """
-    if node is None:
-        json_values = {
-            name: value
-            for name, value in decoded.items()
-            if not isinstance(value, np.ndarray | np.generic)
-        }
-        return {**decoded, **decode_attributes(Attributes(json_values), {})}
-    if is_annotated(node):
+    if node is not None and is_annotated(node):
         return dict(decoded)
-    inferred = decode_attributes(node.attributes, {})
-    if isinstance(decoded.get("_FillValue"), np.generic | str | bytes):
-        inferred["_FillValue"] = decoded["_FillValue"]
-    return inferred
+    json_values = {
+        name: value
+        for name, value in decoded.items()
+        if not isinstance(value, np.ndarray | np.generic | bytes)
+    }
+    source = None if node is None else node.attributes.source
+    return {**decoded, **decode_attributes(Attributes(json_values, source), {})}
 
 
 def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
