@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from xarray.coding.strings import is_unicode_dtype
+from xarray.core.indexing import ExplicitlyIndexed, as_indexable
 
 from xr_nczarr.backend.entrypoint import AS_STORED
 from xr_nczarr.encoding.array_nodes import chunk_shape, requested_shapes, shard_specs
@@ -52,13 +53,16 @@ def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr
     return {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **options)}
 
 
-def netcdf_tree(datasets: Mapping[str, xr.Dataset]) -> Group:
-    """Return the root group of the netCDF tree that the datasets represent.
+def netcdf_tree(
+    datasets: Mapping[str, xr.Dataset],
+) -> tuple[Group, dict[str, ExplicitlyIndexed]]:
+    """Return the root of the netCDF tree that the datasets represent, and the values by path.
 
     `datasets` maps the paths of groups to their datasets, which were opened without decoding. If a
     variable cannot be copied, its `error` says why.
     """
     root = Group()
+    values: dict[str, ExplicitlyIndexed] = {}
     for path, dataset in datasets.items():
         group = root
         for name in filter(None, path.split("/")):
@@ -82,7 +86,8 @@ def netcdf_tree(datasets: Mapping[str, xr.Dataset]) -> Group:
             except NczarrError as error:
                 item.error = error
             group.variables[item.name] = item
-    return root
+            values[item.path] = as_indexable(variable._data)
+    return root, values
 
 
 def _describe(variable: xr.Variable, item: Variable) -> None:

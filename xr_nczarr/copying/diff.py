@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.copying.inputs import Changes, open_input
+from xr_nczarr.copying.copied_tree import CopiedTree
+from xr_nczarr.copying.inputs import open_source
 from xr_nczarr.copying.netcdf_output import FileLayout, netcdf_value
 from xr_nczarr.errors import ErrorContext, MetadataError, quote
 from xr_nczarr.formats.documents import render_json
@@ -170,15 +171,16 @@ def diff(
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     sources = ((first, storage_options), (second, second_options))
     options = OpenOptions(limits=limits, assume_endian=assume_endian)
-    changes = Changes(skip_unsupported=True)
     with ExitStack() as stack:
         trees, names, unread = [], [], []
         for source, filesystem_options in sources:
             opening = replace(options, storage_options=filesystem_options)
-            opened = open_input(source, engine, opening, changes, **subset, netcdf_types=True)
+            opened = open_source(source, engine, opening, **subset, netcdf_types=True)
             origin = stack.enter_context(opened)
-            trees.append(origin.build_tree(FileLayout()))
-            unread += [phrase for phrase in origin.skipped if phrase not in unread]
+            tree = CopiedTree(FileLayout(), skip_unsupported=True)
+            tree.add_source(origin)
+            trees.append(tree)
+            unread += [phrase for phrase in tree.skipped if phrase not in unread]
             is_path = isinstance(source, str | os.PathLike)
             names.append(os.fspath(source) if is_path else origin.store.name)
         work = _Comparator(trees=trees, metadata=metadata, special=special, rtol=rtol, atol=atol)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from xr_nczarr.codecs import check_known
-from xr_nczarr.copying.inputs import Changes, Input, is_netcdf_file, open_input
+from xr_nczarr.copying.copied_tree import CopiedTree
+from xr_nczarr.copying.inputs import is_netcdf_file, open_source
 from xr_nczarr.copying.netcdf_output import (
     FileLayout,
     inexpressible_sizes,
     remove_rejected_attributes,
     write_file,
 )
+from xr_nczarr.copying.source import Source
 from xr_nczarr.copying.transfer import copy_chunks
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import (
@@ -34,6 +36,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.formats import find_format
 from xr_nczarr.hierarchy import UNFINISHED
 from xr_nczarr.model import Limits
+from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.storage import Access, LocalStore, Location, Store, boot_id, parse_target
@@ -72,9 +75,9 @@ class CopyResult(Result):
 
     store: str
     arrays: int
-    unchanged: list[str]
-    objects: int
-    resumed: bool
+    unchanged: list[str] = field(default_factory=list)
+    objects: int = 0
+    resumed: bool = False
     restart_reason: str = ""
     skipped: list[str] = field(default_factory=list)
 
@@ -212,55 +215,37 @@ def copy(
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     for codec in codecs or ():
         check_known(codec["id"])
-    changes = Changes(chunks=chunks or {}, codecs=codecs, skip_unsupported=skip_unsupported)
     options = OpenOptions(
         storage_options=storage_options, limits=limits, assume_endian=assume_endian
     )
-    opened = open_input(source, engine, options, changes, **subset, netcdf_types=file is not None)
+    opened = open_source(source, engine, options, **subset, netcdf_types=file is not None)
     with opened as origin:
+        store: Store
+        layout: Layout
         if file is not None:
-            _check_outside_source(LocalStore(file), origin)
-            return _copy_to_file(origin, file, overwrite=overwrite, progress=progress)
-        sync = "commit" if boot_id() else "all"
-        access = Access(storage_options={"sync": sync, **(target_options or {})})
-        resolved = resolve(location, access, must_exist=False)
-        resolved.check_writable()
-        store = resolved.store
-        layout = layout_of(resolved.location, zarr_format, dialect, consolidated)
+            _check_replaceable(file, overwrite=overwrite)
+            store, layout = LocalStore(file), FileLayout()
+        else:
+            sync = "commit" if boot_id() else "all"
+            access = Access(storage_options={"sync": sync, **(target_options or {})})
+            resolved = resolve(location, access, must_exist=False)
+            resolved.check_writable()
+            store = resolved.store
+            layout = layout_of(resolved.location, zarr_format, dialect, consolidated)
         _check_outside_source(store, origin)
-        origin.check_names(layout)
-        tree = origin.build_tree(layout)
-        plan = plan_tree(tree, store)
-        before = origin.state()
-        mark = None if before is None else _resume_marker(before, plan)
+        tree = CopiedTree(
+            layout, chunks=chunks or {}, codecs=codecs, skip_unsupported=skip_unsupported
+        )
+        tree.add_source(origin)
+        tree.check_names()
+        if file is not None:
+            return _copy_to_file(origin, tree, file, progress=progress)
         # The owner does not depend on the source's state. If a killed copy is run again, it
         # therefore recognizes its lock, even if the source has changed.
         name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
-        arguments = str(
-            (name, subset, zarr_format, dialect, chunks, codecs, consolidated, assume_endian)
-        )
-        owner = hashlib.sha256(arguments.encode()).hexdigest
-        locked = Transaction.locked(store, owner, locking="always", force=overwrite)
-        with locked as transaction:
-            exists, resumed, restart_reason = _inspect_target(transaction, mark, overwrite)
-            mark = mark or b"{}"
-            resumable = before is not None and not (exists or store.single_file)
-            with (
-                _noting_how_to_continue(resumable=resumable),
-                transaction.changing(plan, staged=exists, mark=mark, resumed=resumed) as work,
-            ):
-                arrays = origin.arrays
-                unchanged, objects = copy_chunks(plan.writes, arrays, work, resumed, progress)
-                _check_unchanged(origin, before, store.name)
-        return CopyResult(
-            store=store.name,
-            arrays=len(plan.writes),
-            unchanged=unchanged,
-            objects=objects,
-            resumed=resumed,
-            restart_reason=restart_reason,
-            skipped=origin.skipped,
-        )
+        arguments = (name, subset, zarr_format, dialect, chunks, codecs, consolidated)
+        owner = hashlib.sha256(str((*arguments, assume_endian)).encode()).hexdigest
+        return _copy_to_store(origin, tree, store, owner, overwrite=overwrite, progress=progress)
 
 
 def _file_path(location: Location) -> str | None:
@@ -285,7 +270,8 @@ def _file_path(location: Location) -> str | None:
     return location.path
 
 
-def _copy_to_file(origin: Input, path: str, *, overwrite: bool, progress: bool) -> CopyResult:
+def _check_replaceable(path: str, *, overwrite: bool) -> None:
+    """Raise an error if a netCDF file cannot be created at `path`, or may not be replaced."""
     if os.path.lexists(path) and not is_netcdf_file(path):
         raise ExistsError(
             "the target exists, but is not a netCDF file",
@@ -300,11 +286,44 @@ def _copy_to_file(origin: Input, path: str, *, overwrite: bool, progress: bool) 
             remedy="Create the folder first",
             store=path,
         )
-    layout = FileLayout()
-    origin.check_names(layout)
-    tree = origin.build_tree(layout)
+
+
+def _copy_to_store(
+    origin: Source,
+    tree: CopiedTree,
+    store: Store,
+    owner: Callable[[], str],
+    *,
+    overwrite: bool,
+    progress: bool,
+) -> CopyResult:
+    plan = plan_tree(tree, store)
+    before = origin.state()
+    mark = None if before is None else _resume_marker(before, plan)
+    with Transaction.locked(store, owner, locking="always", force=overwrite) as transaction:
+        exists, resumed, restart_reason = _inspect_target(transaction, mark, overwrite)
+        mark = mark or b"{}"
+        resumable = before is not None and not (exists or store.single_file)
+        with (
+            _noting_how_to_continue(resumable=resumable),
+            transaction.changing(plan, staged=exists, mark=mark, resumed=resumed) as work,
+        ):
+            unchanged, objects = copy_chunks(plan.writes, tree.arrays, work, resumed, progress)
+            _check_unchanged(origin, before, store.name)
+    return CopyResult(
+        store=store.name,
+        arrays=len(plan.writes),
+        unchanged=unchanged,
+        objects=objects,
+        resumed=resumed,
+        restart_reason=restart_reason,
+        skipped=tree.skipped,
+    )
+
+
+def _copy_to_file(origin: Source, tree: CopiedTree, path: str, *, progress: bool) -> CopyResult:
     attributes = remove_rejected_attributes(tree.root)
-    origin.leave_out([*attributes, *inexpressible_sizes(tree.root)], layout)
+    tree.leave_out([*attributes, *inexpressible_sizes(tree.root)])
     before = origin.state()
     part = f"{path}{_PART}"
     try:
@@ -316,10 +335,7 @@ def _copy_to_file(origin: Input, path: str, *, overwrite: bool, progress: bool) 
         with suppress(OSError):  # on a read-only file system, even a missing file is an error
             os.remove(part)
         raise
-    arrays = len(tree.written)
-    return CopyResult(
-        store=path, arrays=arrays, unchanged=[], objects=0, resumed=False, skipped=origin.skipped
-    )
+    return CopyResult(store=path, arrays=len(tree.written), skipped=tree.skipped)
 
 
 @contextmanager
@@ -332,7 +348,7 @@ def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
         raise
 
 
-def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
+def _check_unchanged(origin: Source, before: str | None, target: str) -> None:
     if origin.state() != before:
         raise ConflictError(
             "the source was changed while it was being copied",
@@ -341,7 +357,7 @@ def _check_unchanged(origin: Input, before: str | None, target: str) -> None:
         )
 
 
-def _check_outside_source(store: Store, origin: Input) -> None:
+def _check_outside_source(store: Store, origin: Source) -> None:
     if origin.store.is_same(store):
         raise RefusedError(
             "the source and the target are the same store", remedy=_ELSEWHERE, store=store.name

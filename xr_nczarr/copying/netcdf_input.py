@@ -58,7 +58,7 @@ class NetcdfFile:
         The root group. It contains all groups, dimensions, variables and attributes in the same
         order as in the file.
     values
-        Mapping from the path of each variable to its values.
+        The lazily indexed values of each variable, keyed by path.
     unsupported
         Types, variables and attributes that NCZarr cannot express, as (path, description) tuples.
         For an attribute, the path is that of its group or variable. Unsupported variables
@@ -72,7 +72,7 @@ class NetcdfFile:
 
     handle: Handle
     root: Group = field(init=False)
-    values: dict[str, NetcdfValues] = field(default_factory=dict)
+    values: dict[str, indexing.ExplicitlyIndexed] = field(default_factory=dict)
     unsupported: list[tuple[str, str]] = field(default_factory=list)
     # Maps netCDF-C's identifiers to the dimensions that have been read so far.
     _dimensions: dict[int, Dimension] = field(default_factory=dict)
@@ -145,7 +145,8 @@ class NetcdfFile:
             kind=_KINDS.get(xtype.value, "number"),
         )
         unlimited = [axis for axis, dimension in enumerate(dimensions) if dimension.unlimited]
-        self.values[path] = NetcdfValues(handle, group.variables[name], varid, unlimited)
+        values = NetcdfValues(handle, group.variables[name], varid, unlimited)
+        self.values[path] = indexing.LazilyIndexedArray(values)
 
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
         if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:

@@ -101,13 +101,12 @@ def chunked_values(data: Any) -> Any:
     return None
 
 
-def complete_array(variable: Variable) -> LazyArray | None:
-    """Return the lazy array whose values make up a variable, or None.
+def complete_array(data: Any) -> LazyArray | None:
+    """Return the lazy array whose values make up the data of a variable, or None.
 
-    The variable must contain all values of the array in their original order. The values may be
+    The data must contain all values of the array in their original order. The values may be
     decoded, and may be divided into dask blocks.
     """
-    data: Any = variable._data
     if hasattr(data, "dask"):
         # Unless from_array added a layer for the array, the array could be one of several literals.
         data = chunked_values(data) if f"original-{data.name}" in data.dask.layers else None

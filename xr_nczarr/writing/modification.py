@@ -147,7 +147,7 @@ class _Planner:
                 name
                 for name, target in group.variables.items()
                 if name in request.dataset.variables
-                and (array := complete_array(request.dataset.variables[name])) is not None
+                and (array := complete_array(request.dataset.variables[name]._data)) is not None
                 and array.stored.node.path == target.path
                 and array.stored.store.is_same(self.opened.store)
             ]

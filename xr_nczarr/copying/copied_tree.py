@@ -1,0 +1,279 @@
+"""Build the netCDF tree of a copy, changing only what the caller or the target layout requires."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from xr_nczarr.backend.opened_encoding import chunk_lengths
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.copying.source import Source
+from xr_nczarr.encoding.blockwise import largest
+from xr_nczarr.encoding.names import check_dimension, stored_name
+from xr_nczarr.encoding.strings import string_data, unpadded
+from xr_nczarr.encoding.time_units import in_encoded_unit
+from xr_nczarr.encoding.variables import EncodedVariable, encode_alone, fill_scalar
+from xr_nczarr.encoding.xarray_encoder import as_conflicts
+from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, quote, unknown
+from xr_nczarr.netcdf import Group, Layout, Variable
+from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
+from xr_nczarr.netcdf.attributes import is_fill_value, unlisted_strings
+from xr_nczarr.netcdf.fixed_width import measured_width
+from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.writing.builder import Tree
+from xr_nczarr.writing.lazy_sources import complete_array, in_chunks
+
+_OBJECT = np.dtype(object)
+_MASKED = {True: "biufcSUO", False: "biufc"}
+"""The kinds of dtypes whose fill value can mask values.
+
+The key is True for plain Zarr, and False for NCZarr.
+"""
+_SKIP = "Pass skip_unsupported=True to leave out whatever the target does not support"
+_CORRECT_ATTRIBUTES = "Correct or remove the attributes of the variable in the source"
+_MAX_NAMED = 5
+
+
+@dataclass(slots=True, kw_only=True)
+class CopiedTree(Tree):
+    """The netCDF tree of a copy.
+
+    Attributes
+    ----------
+    chunks
+        Mapping from dimension names to chunk lengths in elements. Other dimensions keep the chunk
+        lengths of the source.
+    codecs
+        Numcodecs configurations in encoding order. If None, the codecs of the source
+        are kept.
+    skip_unsupported
+        Whether to leave out everything that the target cannot express, instead of raising an error.
+    skipped
+        Descriptions of everything that was left out.
+    arrays
+        The source arrays whose chunks may be copied unchanged, keyed by the path of the copy.
+    """
+
+    chunks: Mapping[str, int] = field(default_factory=dict)
+    codecs: Sequence[Mapping[str, Any]] | None = None
+    skip_unsupported: bool = False
+    skipped: list[str] = field(default_factory=list)
+    arrays: dict[str, ChunkedArray] = field(default_factory=dict)
+
+    def add_source(self, source: Source) -> None:
+        """Add all groups and variables of a source. No values are read, except to measure strings.
+
+        Raises
+        ------
+        NotFoundError
+            If a dimension of `chunks` does not exist.
+        ConflictError
+            If a chunk length is less than 1.
+        UnsupportedError
+            If the layout cannot express a part of the source, and `skip_unsupported` is false.
+        """
+        self._check_chunks(source)
+        self.leave_out([description for _, description in source.unsupported])
+        reported = {path for path, _ in source.unsupported}
+        for group in source.root.walk():
+            copied = self.group(group.path)
+            copied.dimensions.update(group.dimensions)
+            copied.attributes.update(group.attributes)
+            for variable in group.variables.values():
+                if variable.error is None or variable.path not in reported:
+                    self._add_or_skip(source, copied, variable)
+            self.check_single_array(group.path, len(copied.variables), group.attributes)
+            if self.layout.is_plain_zarr and group.dialect != "zarr":
+                holders: list[Group | Variable] = [copied, *copied.variables.values()]
+                for holder in holders:
+                    holder.attributes = unlisted_strings(holder.attributes)
+        if not self.layout.supports_unlimited:
+            dimensions = [dim for group in self.root.walk() for dim in group.dimensions.values()]
+            unlimited = [item.path for item in dimensions if item.unlimited]
+            self.leave_out([f"that {quote(path)} is unlimited" for path in unlimited])
+
+    def check_names(self) -> None:
+        """Raise ConflictError if the layout does not allow the name of a variable or dimension."""
+        for group in self.root.walk():
+            for name in group.variables:
+                stored_name(name)
+            for name in group.dimensions:
+                check_dimension(name, self.layout)
+
+    def leave_out(self, descriptions: Sequence[str]) -> None:
+        """Record descriptions of the parts of the source that the target cannot express.
+
+        Raises
+        ------
+        UnsupportedError
+            If there are any, and `skip_unsupported` is false.
+        """
+        self.skipped += descriptions
+        if descriptions and not self.skip_unsupported:
+            unnamed = len(descriptions) - _MAX_NAMED
+            named = [*descriptions[:_MAX_NAMED], *([f"{unnamed} more"] if unnamed > 0 else [])]
+            problem = f"the dialect {self.layout.dialect} cannot express {'; '.join(named)}"
+            raise UnsupportedError(problem, remedy=_SKIP)
+
+    def _check_chunks(self, source: Source) -> None:
+        names = {name for group in source.root.walk() for name in group.dimensions}
+        for dim, length in self.chunks.items():
+            if dim not in names:
+                raise unknown("dimension", dim, names)
+            if length < 1:
+                raise ConflictError(
+                    f"the chunk length of dimension {quote(dim)} must be at least 1, not {length}"
+                )
+
+    def _add_or_skip(self, source: Source, group: Group, variable: Variable) -> None:
+        path = variable.path if variable.node is None else variable.node.path
+        try:
+            with ErrorContext(variable=path):
+                self._add(source, group, variable)
+        except UnsupportedError as error:
+            if not self.skip_unsupported:
+                error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), _SKIP)))
+                raise
+            self.skipped.append(f"the variable {quote(variable.path)}: {error.problem}")
+
+    def _add(self, source: Source, group: Group, variable: Variable) -> None:
+        """Add a variable of the source, including its values, to a group of this tree."""
+        if variable.error is not None:
+            raise variable.error.add_context(store=source.store.name)
+        assert variable.node is not None
+        values = source.values_of(variable)
+        data = in_chunks(values, _stored_chunks(variable), variable.name)
+        with as_conflicts(_CORRECT_ATTRIBUTES):
+            encoded = self._encoded(variable, data.astype(variable.node.dtype, copy=False))
+        names = [dimension.name for dimension in variable.dimensions]
+        # All dimensions count as growing, so that chunks longer than a dimension are kept.
+        path = self.add_variable(group, variable.name, encoded, variable.dimensions, (), names)
+        array = complete_array(values)
+        if array is not None:
+            self.arrays[path] = array.stored
+
+    def _encoded(self, variable: Variable, data: Any) -> EncodedVariable:
+        """Convert a variable, whose values have the dtype of its node, to the types of the layout.
+
+        Raises
+        ------
+        ConflictError
+            If a string is longer than the width that an attribute of the source declares.
+        UnsupportedError
+            If the layout does not support the type.
+        """
+        assert variable.node is not None
+        layout, dtype, attributes = self.layout, data.dtype, dict(variable.attributes)
+        encoding, explicit = self._encoding(variable)
+        kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
+        # Values encoded as JSON or msgpack are usually text.
+        unknown = dtype.hasobject and all(
+            spec.name != "vlen-bytes" for spec in variable.node.codecs
+        )
+        if kind == "other" and (unknown or not layout.is_plain_zarr):
+            # As in `to_netcdf`, encode booleans, times and byte strings, for which netCDF has no
+            # types. xarray does not support repeated dimension names.
+            data = in_encoded_unit(data, variable.path) if dtype.kind in "mM" else data
+            names = [f"dimension {axis}" for axis in range(data.ndim)]
+            stored = xr.Variable(names, data, attributes, encoding)
+            return encode_alone(stored, variable.name, layout, explicit)
+        fill = _fill_value(variable, layout)
+        if variable.kind == "string":
+            data = self._strings(variable, data)
+            fill = None if fill is None else fill_scalar(fill, data.dtype)
+            if is_fill_value(attributes.get("_FillValue"), data.dtype):
+                attributes["_FillValue"] = fill_scalar(attributes["_FillValue"], data.dtype)
+        elif dtype.names is not None and not layout.zarr.mixes_byte_orders:
+            data = data.astype(dtype.newbyteorder("="))
+        if layout.is_plain_zarr and not data.dtype.hasobject:
+            kind = "other"
+        return EncodedVariable(
+            dimensions=tuple([dimension.name for dimension in variable.dimensions]),
+            data=data,
+            kind=kind,
+            attributes=attributes,
+            fill_value=fill,
+            encoding=encoding,
+            explicit=explicit,
+        )
+
+    def _encoding(self, variable: Variable) -> tuple[dict[str, Any], bool]:
+        """Return the encoding keys for chunks and codecs, and whether the caller requested them."""
+        node, names = variable.node, [dimension.name for dimension in variable.dimensions]
+        assert node is not None
+        chunks = node.chunk_shape if names else ()
+        codecs: list[Mapping[str, Any]] = [
+            {"id": spec.name, **spec.configuration}
+            for spec in node.codecs
+            if spec.name not in ("bytes", "transpose")
+        ]
+        encoding: dict[str, Any] = {"chunks": chunks, "codecs": codecs}
+        if self.layout.zarr.has_shards and len(node.shards) == 1 and not node.chunk_runs:
+            # In all other cases, the copy is not sharded: each chunk becomes a separate object.
+            location = "start" if node.shards[0].index_at_start else "end"
+            encoding["shards"] = {"shape": node.object_shape, "index_location": location}
+        if self.codecs is not None:
+            encoding["codecs"] = [*self.codecs] if names else []  # netCDF's scalars have no chunks
+        if self.chunks.keys() & set(names):
+            lengths = zip(names, chunks, strict=True)
+            encoding["chunks"] = tuple([self.chunks.get(name, size) for name, size in lengths])
+            encoding.pop("shards", None)
+        return encoding, self.codecs is not None or encoding["chunks"] != chunks
+
+    def _strings(self, variable: Variable, data: Any) -> Any:
+        layout, is_fixed = self.layout, data.dtype.kind == "S"
+        if layout.zarr.has_filters and is_fixed is not layout.is_plain_zarr:
+            return data
+        if layout.is_plain_zarr:
+            return string_data(unpadded(data, _OBJECT) if is_fixed else data, None, layout, None)
+        name = WIDTH if WIDTH in variable.attributes else DEFAULT_WIDTH
+        width: Any = variable.attributes.get(WIDTH, self.root.attributes.get(DEFAULT_WIDTH))
+        if getattr(width, "dtype", _OBJECT).kind not in "iu" or np.ndim(width) or width < 1:
+            width = None  # an invalid width, which netCDF-C does not accept either
+        if width is not None and (longest := largest(measured_width, data)) > width:
+            raise ConflictError(
+                f'the longest string takes {longest} bytes in UTF-8, but the attribute "{name}" '
+                f"allows at most {width}",
+                remedy="Correct or remove the attribute in the source",
+            )
+        fill = variable.attributes.get("_FillValue")
+        return string_data(data, width, layout, fill if is_fill_value(fill, data.dtype) else None)
+
+
+def _stored_chunks(variable: Variable) -> list[Any]:
+    """Return the chunk length along each dimension, or all chunk lengths where they vary."""
+    node = variable.node
+    assert node is not None
+    if node.chunk_runs:
+        runs = zip(node.chunk_runs, node.shape, strict=True)
+        return [chunk_lengths(lengths, size) for lengths, size in runs]
+    return [*node.object_shape] if variable.dimensions else []
+
+
+def _fill_value(variable: Variable, layout: Layout) -> Any:
+    """Return a fill value for the copied array that does not mask any value of the source.
+
+    The source's fill value is kept if the Zarr version requires one, if the source has a
+    ``_FillValue`` attribute, or if its dtype is not in `_MASKED`. Otherwise:
+
+    - Zero is left out, because missing chunks of an array without a fill value are read as zeros.
+    - NaN is kept, because it masks only NaN.
+    - In plain Zarr, all other fill values are left out, because readers treat the ``fill_value`` as
+      ``_FillValue``. In NCZarr, they are replaced with netCDF's default fill value, which never
+      masks data.
+    """
+    assert variable.node is not None
+    fill, dtype = variable.node.fill_value, variable.node.dtype
+    if layout.zarr.requires_fill_value:
+        return variable.fill_value
+    if "_FillValue" in variable.attributes or dtype.kind not in _MASKED[layout.is_plain_zarr]:
+        return fill
+    if not fill:
+        return None
+    if fill != fill:
+        return fill
+    return None if layout.is_plain_zarr else default_fill(dtype)
