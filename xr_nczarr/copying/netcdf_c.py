@@ -12,6 +12,7 @@ import ctypes
 import glob
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -111,25 +112,35 @@ class Handle:
         """Call a netCDF-C function, and return its status code, which is 0 for success."""
         return int(getattr(_library(), function)(*arguments))
 
-    def integer(self, function: str, *arguments: Any) -> int:
+    def integer(self, function: str, *arguments: Any, kind: Any = ctypes.c_int) -> int:
         """Return the integer that a netCDF-C function writes to its last parameter.
 
-        `arguments` contains all arguments but the last.
+        `arguments` contains all arguments but the last, and `kind` is the integer's C type.
         """
-        result = ctypes.c_int()
+        result = kind()
         self.call(function, *arguments, ctypes.byref(result))
-        return result.value
+        return int(result.value)
 
-    def ids(self, function: str, group: int, *rest: Any) -> list[int]:
-        """Call a netCDF-C function that lists items in a group, and return their identifiers.
+    def ids(
+        self,
+        function: str,
+        *arguments: Any,
+        rest: Sequence[Any] = (),
+        types: tuple[Any, Any] = (ctypes.c_int, ctypes.c_int),
+    ) -> list[int]:
+        """Return the integers that a netCDF-C function writes to an array.
 
-        The function's first parameters are those of ``nc_inq_grps``: the group, an output count and
-        an output array. `rest` contains the arguments that follow.
+        Parameters
+        ----------
+        arguments, rest
+            The arguments before and after the two output parameters: the count and the array.
+        types
+            The C types of the count and of the integers.
         """
-        count = ctypes.c_int()
-        self.call(function, group, ctypes.byref(count), None, *rest)
-        listed = (ctypes.c_int * count.value)()
-        self.call(function, group, ctypes.byref(count), listed, *rest)
+        count = types[0]()
+        self.call(function, *arguments, ctypes.byref(count), None, *rest)
+        listed = (types[1] * count.value)()
+        self.call(function, *arguments, ctypes.byref(count), listed, *rest)
         return list(listed)
 
     def name(self, function: str, *arguments: Any) -> str:

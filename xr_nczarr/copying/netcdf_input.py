@@ -28,6 +28,7 @@ from xr_nczarr.copying.netcdf_c import (
     text_of,
 )
 from xr_nczarr.encoding.array_nodes import chunk_shape
+from xr_nczarr.encoding.variables import fill_scalar
 from xr_nczarr.errors import ErrorContext, UnsupportedError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
@@ -41,7 +42,6 @@ Array = npt.NDArray[Any]
 
 _CLASSES = {13: "vlen", 14: "opaque", 15: "enum", 16: "compound"}
 _NETCDF_4 = (3, 4)
-_MAX_DIMENSIONS = 1024
 
 
 @dataclass(slots=True)
@@ -84,17 +84,15 @@ class NetcdfFile:
     def _group(self, path: str, ncid: int) -> Group:
         group = Group(path=path, dialect="netcdf")
         unlimited = self.handle.ids("nc_inq_unlimdims", ncid)
-        for dimid in self.handle.ids("nc_inq_dimids", ncid, 0):
-            length = ctypes.c_size_t()
+        for dimid in self.handle.ids("nc_inq_dimids", ncid, rest=(0,)):
             name = self.handle.name("nc_inq_dimname", ncid, dimid)
-            self.handle.call("nc_inq_dimlen", ncid, dimid, ctypes.byref(length))
-            dimension = Dimension(name, child_path(path, name), length.value, dimid in unlimited)
+            size = self.handle.integer("nc_inq_dimlen", ncid, dimid, kind=ctypes.c_size_t)
+            dimension = Dimension(name, child_path(path, name), size, dimid in unlimited)
             self._dimensions[dimid] = group.dimensions[name] = dimension
         for xtype in self.handle.ids("nc_inq_typeids", ncid):
-            name, kind = self._user_type(ncid, xtype)
-            self.unsupported.append((child_path(path, name), f"the type {name} ({kind}) in {path}"))
-        natts = self.handle.integer("nc_inq_natts", ncid)
-        group.attributes = self._attributes(ncid, GLOBAL, natts, path, None)
+            name = self._user_type(ncid, xtype)
+            self.unsupported.append((child_path(path, name), f"the type {name} in {path}"))
+        group.attributes = self._attributes(ncid, GLOBAL, path, None)
         for varid in self.handle.ids("nc_inq_varids", ncid):
             self._add_variable(group, ncid, varid)
         for grpid in self.handle.ids("nc_inq_grps", ncid):
@@ -102,50 +100,48 @@ class NetcdfFile:
             group.groups[name] = self._group(child_path(path, name), grpid)
         return group
 
-    def _user_type(self, ncid: int, xtype: int) -> tuple[str, str]:
-        """Return the name and the class of a user-defined type."""
+    def _user_type(self, ncid: int, xtype: int) -> str:
+        """Return the name of a user-defined type, followed by its class in parentheses."""
         name, kind = ctypes.create_string_buffer(MAX_NAME + 1), ctypes.c_int()
         arguments = (None, None, None, ctypes.byref(kind))
         self.handle.call("nc_inq_user_type", ncid, xtype, name, *arguments)
-        return text_of(name.value), _CLASSES.get(kind.value, str(kind.value))
+        return f"{text_of(name.value)} ({_CLASSES.get(kind.value, kind.value)})"
 
     def _add_variable(self, group: Group, ncid: int, varid: int) -> None:
         handle = self.handle
         name = handle.name("nc_inq_varname", ncid, varid)
         path = child_path(group.path, name)
-        ndims, natts = ctypes.c_int(), ctypes.c_int()
-        xtype, dimids = ctypes.c_int(), (ctypes.c_int * _MAX_DIMENSIONS)()
-        outputs = map(ctypes.byref, (xtype, ndims))
-        handle.call("nc_inq_var", ncid, varid, None, *outputs, dimids, ctypes.byref(natts))
-        if xtype.value > STRING:
-            type_name, kind = self._user_type(ncid, xtype.value)
-            description = f"the variable {path} of type {type_name} ({kind})"
+        xtype = handle.integer("nc_inq_vartype", ncid, varid)
+        if xtype > STRING:
+            description = f"the variable {path} of type {self._user_type(ncid, xtype)}"
             self.unsupported.append((path, description))
             error = UnsupportedError(f"NCZarr cannot express {description}")
             group.variables[name] = Variable(path=path, error=error)
             return
-        dimensions = tuple([self._dimensions[dimid] for dimid in dimids[: ndims.value]])
-        shape = tuple([dimension.size for dimension in dimensions])
-        dtype = np.dtype(DTYPES.get(xtype.value, object))
+        dimids = (ctypes.c_int * handle.integer("nc_inq_varndims", ncid, varid))()
+        handle.call("nc_inq_vardimid", ncid, varid, dimids)
+        dimensions = tuple([self._dimensions[dimid] for dimid in dimids])
+        dtype = np.dtype(DTYPES.get(xtype, object))
         if self._is_big_endian(ncid, varid) and dtype.kind in "iuf":
             dtype = dtype.newbyteorder(">")
-        group.variables[name] = Variable(
+        variable = Variable(
             path=path,
             dimensions=dimensions,
-            node=ArrayNode(
-                path=path,
-                shape=shape,
-                dtype=dtype,
-                chunk_shape=self._chunks(ncid, varid, dimensions, dtype),
-                fill_value=self._fill_value(ncid, varid, dtype),
-                codecs=self._codecs(ncid, varid),
-                chunk_keys=ChunkKeys("", "", ""),
-            ),
-            attributes=self._attributes(ncid, varid, natts.value, path, dtype),
-            kind=_KINDS.get(xtype.value, "number"),
+            attributes=self._attributes(ncid, varid, path, dtype),
+            kind=_KINDS.get(xtype, "number"),
         )
+        variable.node = ArrayNode(
+            path=path,
+            shape=variable.shape,
+            dtype=dtype,
+            chunk_shape=self._chunks(ncid, varid, variable, dtype),
+            fill_value=self._fill_value(ncid, varid, dtype),
+            codecs=self._codecs(ncid, varid),
+            chunk_keys=ChunkKeys("", "", ""),
+        )
+        group.variables[name] = variable
         unlimited = [axis for axis, dimension in enumerate(dimensions) if dimension.unlimited]
-        values = NetcdfValues(handle, group.variables[name], varid, unlimited)
+        values = NetcdfValues(handle, variable, varid, unlimited)
         self.values[path] = indexing.LazilyIndexedArray(values)
 
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
@@ -154,18 +150,18 @@ class NetcdfFile:
         return self.handle.integer("nc_inq_var_endian", ncid, varid) == BIG_ENDIAN
 
     def _chunks(
-        self, ncid: int, varid: int, dimensions: tuple[Dimension, ...], dtype: np.dtype[Any]
+        self, ncid: int, varid: int, variable: Variable, dtype: np.dtype[Any]
     ) -> tuple[int, ...]:
         """Return the chunk shape of a variable.
 
         A contiguous variable has no chunks, so the default result of `chunk_shape` is returned.
         """
-        storage, sizes = ctypes.c_int(), (ctypes.c_size_t * max(1, len(dimensions)))()
+        shape = variable.shape
+        storage, sizes = ctypes.c_int(), (ctypes.c_size_t * len(shape))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
         if storage.value == CHUNKED:
-            return tuple(sizes[: len(dimensions)])
-        shape = [dimension.size for dimension in dimensions]
-        allow_longer = len(dimensions) == 1 and dimensions[0].unlimited
+            return tuple(sizes)
+        allow_longer = len(shape) == 1 and variable.dimensions[0].unlimited
         return chunk_shape(None, shape, dtype, blocks=None, allow_longer=allow_longer)
 
     def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
@@ -178,46 +174,40 @@ class NetcdfFile:
         return None if undefined.value else fill[0]
 
     def _codecs(self, ncid: int, varid: int) -> tuple[CodecSpec, ...]:
-        count = ctypes.c_size_t()
-        self.handle.call("nc_inq_var_filter_ids", ncid, varid, ctypes.byref(count), None)
-        filters = (ctypes.c_uint * count.value)()
-        self.handle.call("nc_inq_var_filter_ids", ncid, varid, ctypes.byref(count), filters)
-        return tuple([self._codec(ncid, varid, number) for number in filters])
-
-    def _codec(self, ncid: int, varid: int, number: int) -> CodecSpec:
-        count, identifier = ctypes.c_size_t(), ctypes.c_uint(number)
-        place = (ncid, varid, identifier, ctypes.byref(count))
-        self.handle.call("nc_inq_var_filter_info", *place, None)
-        settings = (ctypes.c_uint * count.value)()
-        self.handle.call("nc_inq_var_filter_info", *place, settings)
-        return codec_of(number, list(settings))
+        types = (ctypes.c_size_t, ctypes.c_uint)
+        specs = []
+        for number in self.handle.ids("nc_inq_var_filter_ids", ncid, varid, types=types):
+            place = (ncid, varid, ctypes.c_uint(number))
+            settings = self.handle.ids("nc_inq_var_filter_info", *place, types=types)
+            specs.append(codec_of(number, settings))
+        return tuple(specs)
 
     def _attributes(
-        self, ncid: int, varid: int, count: int, path: str, dtype: np.dtype[Any] | None
+        self, ncid: int, varid: int, path: str, dtype: np.dtype[Any] | None
     ) -> dict[str, Any]:
         attributes = {}
-        for number in range(count):
+        for number in range(self.handle.integer("nc_inq_varnatts", ncid, varid)):
             name = self.handle.name("nc_inq_attname", ncid, varid, number)
             where = f"the attribute {name} of {path}"
-            xtype, length = ctypes.c_int(), ctypes.c_size_t()
             place = (ncid, varid, os.fsencode(name))
-            self.handle.call("nc_inq_att", *place, ctypes.byref(xtype), ctypes.byref(length))
-            if xtype.value > STRING:
-                type_name, kind = self._user_type(ncid, xtype.value)
-                self.unsupported.append((path, f"{where} of type {type_name} ({kind})"))
+            xtype = self.handle.integer("nc_inq_atttype", *place)
+            if xtype > STRING:
+                type_name = self._user_type(ncid, xtype)
+                self.unsupported.append((path, f"{where} of type {type_name}"))
             elif is_bookkeeping(name):
                 self.unsupported.append((path, f"{where}, whose name is reserved for NCZarr"))
             else:
-                value = self._attribute(place, xtype.value, length.value)
+                value = self._attribute(place, xtype)
                 if _UNFIT.search("".join(value) if isinstance(value, str | list) else ""):
                     self.unsupported.append((path, f"{where}, {_UNFIT_REASON}"))
                     continue
                 if name == "_FillValue" and dtype is not None:
-                    value = _fill_scalar(value, dtype)
+                    value = "" if value is NO_STRINGS else fill_scalar(value, dtype)
                 attributes[name] = value
         return attributes
 
-    def _attribute(self, place: tuple[int, int, bytes], xtype: int, length: int) -> Any:
+    def _attribute(self, place: tuple[int, int, bytes], xtype: int) -> Any:
+        length = self.handle.integer("nc_inq_attlen", *place, kind=ctypes.c_size_t)
         if xtype == STRING:
             return self.handle.strings(length, "nc_get_att", *place) or NO_STRINGS
         values = np.empty(length, DTYPES[xtype])
@@ -252,13 +242,15 @@ class NetcdfValues(BackendArray):
         return np.asarray(values, self.dtype)
 
     def _read(self, key: tuple[int | slice, ...]) -> Array:
-        """Read the bounding box of the selected elements, and return only the selected ones."""
+        """Read the bounding box of the selected elements, and return only the selected ones.
+
+        The steps of slices are positive; see `explicit_indexing_adapter`.
+        """
         starts, lengths, within = [], [], []
         for item, size in zip(key, self.shape, strict=True):
             positions = range(size)[item] if isinstance(item, slice) else range(item, item + 1)
-            first, last = (positions[0], positions[-1]) if positions else (0, -1)
-            starts.append(min(first, last) if positions else 0)
-            lengths.append(abs(last - first) + 1 if positions else 0)
+            starts.append(positions.start)
+            lengths.append(positions[-1] - positions[0] + 1 if positions else 0)
             within.append(slice(None, None, positions.step) if isinstance(item, slice) else 0)
         values = np.empty(lengths, self.dtype)
         if values.size:
@@ -330,11 +322,3 @@ class NetcdfValues(BackendArray):
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
 _UNFIT_REASON = "which contains characters that netCDF-C cannot read from JSON"
 _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
-
-
-def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    if value is NO_STRINGS:
-        return ""
-    if isinstance(value, list):
-        return value[0]
-    return np.bytes_(value.encode("utf-8", "surrogateescape")) if dtype.kind == "S" else value
