@@ -17,12 +17,12 @@ from xr_nczarr.encoding.encoding_keys import codec_specs, requested_codecs
 from xr_nczarr.encoding.names import user_attributes
 from xr_nczarr.encoding.quantize import digit_attribute
 from xr_nczarr.encoding.variables import fill_scalar
-from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError, unknown
+from xr_nczarr.errors import NczarrError, UnsupportedError, unknown
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path
-from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.data_model import inherited_dimension
+from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
+from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.write_request import unlimited_dimensions
 
 _log = logging.getLogger(__name__)
@@ -61,25 +61,17 @@ def netcdf_tree(
     `datasets` maps the paths of groups to their datasets, which were opened without decoding. If a
     variable cannot be copied, its `error` says why.
     """
-    root = Group()
-    values: dict[str, ExplicitlyIndexed] = {}
+    tree, values = Tree(Layout()), {}
     for path, dataset in datasets.items():
-        group = root
-        for name in filter(None, path.split("/")):
-            group = group.groups.setdefault(name, Group(path=child_path(group.path, name)))
+        group = tree.group(path)
         group.attributes = user_attributes(dataset.attrs)
         unlimited = unlimited_dimensions(dataset, None, required=False)
-        visible = {}
-        for dim, size in dataset.sizes.items():
-            name = str(dim)
-            # A dataset also contains the dimensions of its parent groups.
-            dimension = inherited_dimension(name, size, path, root)
-            if dimension is None:
-                dimension = Dimension(name, child_path(path, name), size, name in unlimited)
-                group.dimensions[name] = dimension
-            visible[name] = dimension
+        visible = {
+            dim: tree.dimension(group, str(dim), size, str(dim) in unlimited)
+            for dim, size in dataset.sizes.items()
+        }
         for key, variable in dataset.variables.items():
-            dimensions = tuple([visible[str(dim)] for dim in variable.dims])
+            dimensions = tuple([visible[dim] for dim in variable.dims])
             item = Variable(path=child_path(path, str(key)), dimensions=dimensions)
             try:
                 _describe(variable, item)
@@ -87,7 +79,7 @@ def netcdf_tree(
                 item.error = error
             group.variables[item.name] = item
             values[item.path] = as_indexable(variable._data)
-    return root, values
+    return tree.root, values
 
 
 def _describe(variable: xr.Variable, item: Variable) -> None:
@@ -102,20 +94,19 @@ def _describe(variable: xr.Variable, item: Variable) -> None:
     fill_value = item.attributes.get("_FillValue", default_fill(dtype))
     if encoding.get("fill_value") is not None:  # in Zarr v3, this is independent of `_FillValue`
         fill_value = fill_scalar(encoding["fill_value"], dtype)
-    allow_longer = len(shape) == 1 and item.dimensions[0].unlimited
-    try:
-        chunks, shards = requested_shapes(encoding, shape, characters=False)
-        chunk = chunk_shape(chunks, shape, dtype, blocks=None, allow_longer=allow_longer)
-    except (ConflictError, TypeError) as error:
-        _log.warning("%s: the chunks in the encoding are ignored: %s", item.path, error)
-        shards = None
-        chunk = chunk_shape(None, shape, dtype, blocks=None, allow_longer=allow_longer)
+    options: dict[str, Any] = {
+        "blocks": None,
+        "allow_longer": len(shape) == 1 and item.dimensions[0].unlimited,
+    }
+    chunk, shards = chunk_shape(None, shape, dtype, **options), None
     codecs: tuple[CodecSpec, ...] = ()
     try:
         requested = requested_codecs(encoding, DEFAULT_FORMAT, shuffles=True)
         codecs = codec_specs(requested, dtype.itemsize, DEFAULT_FORMAT)
+        chunks, shards = requested_shapes(encoding, shape, characters=False)
+        chunk = chunk_shape(chunks, shape, dtype, **options)
     except (NczarrError, TypeError, ValueError) as error:
-        _log.warning("%s: the codecs in the encoding are ignored: %s", item.path, error)
+        _log.warning("%s: chunks or codecs in the encoding are ignored: %s", item.path, error)
     item.node = ArrayNode(
         path=item.path,
         shape=shape,

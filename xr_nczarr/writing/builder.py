@@ -122,7 +122,7 @@ class Tree:
             dimensions. The choice of chunks depends on them.
         """
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
-        trailing = [self._dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
+        trailing = [self.dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
         dimensions = (*dimensions, *trailing)
         location = child_path(group.path, name) if self.layout.zarr.has_groups else "/"
         grows = [dim.unlimited or dim.name in growing for dim in dimensions]
@@ -194,7 +194,14 @@ class Tree:
                     if kind:
                         yield f"{name} of {holder.path} ({type(value).__name__} as {kind})"
 
-    def _dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
+    def dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
+        """Return the dimension of a group, its own or an inherited one, or create the dimension.
+
+        Raises
+        ------
+        ConflictError
+            If the group itself has a dimension of this name, but of another size.
+        """
         existing = group.dimensions.get(name)
         if existing is not None:
             if existing.size != size:
