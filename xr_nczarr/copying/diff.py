@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from xr_nczarr.copying.netcdf_output import FileLayout, netcdf_value
 from xr_nczarr.errors import ErrorContext, MetadataError, quote
 from xr_nczarr.formats.documents import render_json
 from xr_nczarr.formats.json_text import parse_json
-from xr_nczarr.model import Limits
+from xr_nczarr.model import Limits, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.fixed_width import decode_strings
@@ -34,6 +34,7 @@ from xr_nczarr.tools.results import Result, columns, count_text
 from xr_nczarr.tools.slabs import slabs
 from xr_nczarr.writing.builder import Tree
 
+_Item = TypeVar("_Item")
 _MAX_CELL = 60
 _ABSENT = "–"
 
@@ -200,31 +201,23 @@ class _Comparator:
     differences: list[Difference] = field(default_factory=list)
 
     def compare(self) -> None:
-        first, second = ({group.path: group for group in tree.root.walk()} for tree in self.trees)
-        for path in first | second:
-            left, right = first.get(path), second.get(path)
-            if left is not None and right is not None:
-                self._compare_groups(left, right)
-            else:
-                self._add(path, *("group" if item else None for item in (left, right)))
+        groups = [{group.path: group for group in tree.root.walk()} for tree in self.trees]
+        for path, first, second in _pairs(*groups):
+            self._add(path, *("group" if group else None for group in (first, second)))
+            if first is not None and second is not None:
+                self._compare_groups(first, second)
 
     def _compare_groups(self, first: Group, second: Group) -> None:
-        prefix = first.path.rstrip("/")
-        for name in first.dimensions | second.dimensions:
-            texts = [_dimension_text(group.dimensions.get(name)) for group in (first, second)]
-            self._add(f"{prefix}/{name}", *texts)
+        for name, *dimensions in _pairs(first.dimensions, second.dimensions):
+            self._add(child_path(first.path, name), *map(_dimension_text, dimensions))
         self._compare_attributes(first.path, first.attributes, second.attributes)
-        for name in first.variables | second.variables:
-            left, right = first.variables.get(name), second.variables.get(name)
+        for name, left, right in _pairs(first.variables, second.variables):
+            self._add(child_path(first.path, name), *map(_declaration, (left, right)))
             if left is not None and right is not None:
                 self._compare_variables(left, right)
-            else:
-                texts = [_declaration(item) if item else None for item in (left, right)]
-                self._add(f"{prefix}/{name}", *texts)
 
     def _compare_variables(self, first: Variable, second: Variable) -> None:
         path, variables = first.path, (first, second)
-        self._add(path, *map(_declaration, variables))
         attributes = [
             variable.attributes | (special_attributes(variable) if self.special else {})
             for variable in variables
@@ -281,8 +274,7 @@ class _Comparator:
     def _compare_attributes(
         self, path: str, first: Mapping[str, Any], second: Mapping[str, Any]
     ) -> None:
-        for name in {**first, **second}:
-            values = [attributes.get(name) for attributes in (first, second)]
+        for name, *values in _pairs(first, second):
             if not _is_same_json(*values):
                 texts = [None if value is None else _attribute_text(value) for value in values]
                 self._add(f"{path}:{name}", *texts)
@@ -290,6 +282,14 @@ class _Comparator:
     def _add(self, path: str, first: str | None, second: str | None) -> None:
         if first != second:
             self.differences.append(Difference(path=path, first=first, second=second))
+
+
+def _pairs(
+    first: Mapping[str, _Item], second: Mapping[str, _Item]
+) -> Iterator[tuple[str, _Item | None, _Item | None]]:
+    """Yield each key in either mapping, with its values in both. A missing value is None."""
+    for key in {**first, **second}:
+        yield key, first.get(key), second.get(key)
 
 
 def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
@@ -338,8 +338,10 @@ def _dimension_text(dimension: Dimension | None) -> str | None:
     return f"UNLIMITED, {dimension.size} currently" if dimension.unlimited else str(dimension.size)
 
 
-def _declaration(variable: Variable) -> str:
+def _declaration(variable: Variable | None) -> str | None:
     """Return the CDL type and the dimensions of a variable, such as ``float(x=3)``."""
+    if variable is None:
+        return None
     assert variable.node is not None
     dimensions = [f"{item.name}={item.size}" for item in variable.dimensions]
     return f"{type_name(variable.node.dtype, variable.kind)}({', '.join(dimensions)})"
