@@ -22,6 +22,7 @@ from xr_nczarr.copying.netcdf_c import (
     LOCK,
     STRING,
     Handle,
+    text_of,
 )
 from xr_nczarr.copying.transfer import rearranged
 from xr_nczarr.errors import ErrorContext, UnsupportedError, quote
@@ -182,7 +183,12 @@ class _FileWriter:
         varid = self.handle.integer("nc_def_var", ncid, name, xtype, rank, shape)
         place = (ncid, varid)
         if rank:
-            sizes = (ctypes.c_size_t * rank)(*chunks_within(variable))
+            # netCDF does not allow a chunk to be longer than a fixed dimension.
+            lengths = [
+                size if dimension.unlimited else min(size, max(1, dimension.size))
+                for size, dimension in zip(node.chunk_shape, variable.dimensions, strict=True)
+            ]
+            sizes = (ctypes.c_size_t * rank)(*lengths)
             self.handle.call("nc_def_var_chunking", *place, CHUNKED, sizes)
             self._define_filters(variable, place)
         if xtype not in (CHAR, STRING) and node.dtype.itemsize > 1:
@@ -191,12 +197,10 @@ class _FileWriter:
         if node.fill_value is None and xtype != STRING:
             self.handle.call("nc_def_var_fill", *place, 1, None)
         attributes = dict(variable.attributes)
-        if "_FillValue" in attributes:
-            fill = attributes["_FillValue"]
-            text = fill.decode("utf-8", "surrogateescape") if isinstance(fill, bytes) else fill
-            attributes["_FillValue"] = [text] if xtype == STRING else text
-            if xtype == CHAR:
-                attributes["_FillValue"] = text or "\0"
+        fill = attributes.get("_FillValue")
+        if isinstance(fill, bytes | str):
+            text = text_of(fill) if isinstance(fill, bytes) else fill
+            attributes["_FillValue"] = [text] if xtype == STRING else text or "\0"
         self._put_attributes(ncid, varid, attributes)
         self.variables[variable.path] = StoredVariable(self.handle, *place, xtype, self.in_flight)
 
@@ -240,9 +244,8 @@ class _FileWriter:
 
     def _put_attribute(self, place: tuple[int, int, bytes], value: Any) -> None:
         if isinstance(value, list):
-            texts = _strings(value)
             count = ctypes.c_size_t(len(value))
-            self.handle.call("nc_put_att_string", *place, count, texts)
+            self.handle.call("nc_put_att_string", *place, count, _strings(value))
             return
         xtype = CHAR
         if isinstance(value, str):
@@ -268,11 +271,9 @@ class StoredVariable:
     def __dask_tokenize__(self) -> tuple[str, int, int]:
         return self.handle.path, self.ncid, self.varid
 
-    def __setitem__(self, region: Any, values: Any) -> None:
+    def __setitem__(self, region: tuple[slice, ...], values: Any) -> None:
         values = np.asarray(values)
-        region = region if isinstance(region, tuple) else (region,)
-        bounds = [piece.indices(piece.stop) for piece in region if isinstance(piece, slice)]
-        starts = (ctypes.c_size_t * values.ndim)(*[start for start, *_ in bounds])
+        starts = (ctypes.c_size_t * values.ndim)(*[piece.start for piece in region])
         lengths = (ctypes.c_size_t * values.ndim)(*values.shape)
         data: Any
         if self.xtype == STRING:
@@ -283,16 +284,6 @@ class StoredVariable:
             data = ctypes.c_void_p(values.ctypes.data)
         with self.in_flight, LOCK:
             self.handle.call("nc_put_vara", self.ncid, self.varid, starts, lengths, data)
-
-
-def chunks_within(variable: Variable) -> list[int]:
-    """Return the chunk lengths of a variable, clipped to the lengths of its fixed dimensions.
-
-    netCDF does not allow a chunk to be longer than a fixed dimension.
-    """
-    assert variable.node is not None
-    lengths = zip(variable.node.chunk_shape, variable.dimensions, strict=True)
-    return [size if dim.unlimited else min(size, max(1, dim.size)) for size, dim in lengths]
 
 
 def netcdf_value(value: Any) -> Any:
