@@ -12,7 +12,7 @@ import xarray as xr
 from packaging.version import Version
 
 import xr_nczarr
-from tests.stores import array_document, put
+from tests.stores import array_document, put, read_objects
 from xr_nczarr.errors import (
     ChunkError,
     MetadataError,
@@ -61,8 +61,7 @@ def served(request, tmp_path):
         if request.param == "zip":
             return shutil.make_archive(str(tmp_path / "store"), "zip", folder), {}
         if request.param == "mapping":
-            files = [path for path in folder.rglob("*") if path.is_file()]
-            return {str(path.relative_to(folder)): path.read_bytes() for path in files}, {}
+            return read_objects(folder), {}
         if request.param == "http":
             server = request.getfixturevalue("http_server")
             shutil.copytree(folder, Path(server.root, "s"))

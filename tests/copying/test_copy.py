@@ -34,6 +34,7 @@ from tests.stores import (
     Size,
     array_document,
     file_url,
+    read_objects,
     read_with_netcdf4,
     sample,
     write_netcdf_c,
@@ -638,10 +639,10 @@ def test_failed_copy_with_overwrite_leaves_old_store_unchanged(tmp_path: Path) -
     xr_nczarr.references.write(store, tmp_path / "set.json")
     damaged = store / "a" / "1.1"
     damaged.write_bytes(b"no zlib" + damaged.read_bytes()[7:])
-    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    before = read_objects(store)
     with pytest.raises(xr_nczarr.ChunkError):
         xr_nczarr.copy(tmp_path / "set.json", store, overwrite=True, chunks={"t": 3})
-    assert before == {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    assert read_objects(store) == before
 
 
 # ---- to and from servers
@@ -765,9 +766,7 @@ def test_interrupted_copy_from_plain_http_starts_over_and_explains_why(
     )
     whole = tmp_path / "whole"
     xr_nczarr.copy(f"{http_server.root}/source", whole)
-    for path in whole.rglob("*"):
-        if path.is_file():
-            assert path.read_bytes() == (Path(target) / path.relative_to(whole)).read_bytes()
+    assert read_objects(target) == read_objects(whole)
 
 
 def test_interrupted_copy_to_zip_file_leaves_no_files_and_starts_over(

@@ -19,6 +19,7 @@ from zarr.codecs import (
     ZstdCodec,
 )
 
+from tests.stores import read_objects
 from xr_nczarr.errors import LimitError, MetadataError, UnsupportedError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.formats.documents import Document
@@ -837,9 +838,8 @@ def test_zarr_python_consolidated_metadata_expands_to_separate_documents(tmp_pat
 
 def test_zarr_python_opens_consolidated_metadata_written_by_xr_nczarr(tmp_path):
     written_group(tmp_path)
-    documents = {
-        str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("zarr.json")
-    }
+    objects = read_objects(tmp_path)
+    documents = {key: data for key, data in objects.items() if key.endswith("zarr.json")}
     (root,) = v3.render_consolidated(documents).values()
     (tmp_path / "zarr.json").write_bytes(root)
     (tmp_path / "s/zarr.json").unlink()

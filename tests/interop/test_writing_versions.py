@@ -29,6 +29,7 @@ from zarr.dtype import VariableLengthBytes
 
 from tests.interop.readers import by_netcdf4, by_tensorstore, by_zarrs
 from tests.reading import read
+from tests.stores import put, read_objects
 from xr_nczarr import to_nczarr
 from xr_nczarr.errors import ChunkError, ConflictError, UnsupportedError
 
@@ -354,12 +355,12 @@ def test_transpose_filter_is_stored_as_fortran_order_outside_v3(path, version, p
     original = numbers()[["i4"]]
     encoding = {"i4": {"filters": [TransposeCodec(order=(1, 0))]}}
     to_nczarr(original, path, zarr_format=version, encoding=encoding)
-    (file,) = [
-        item
-        for item in path.rglob("*")
-        if item.name in ("meta", ".zarray", "i4.array.json") and item.is_file()
+    (document,) = [
+        data
+        for key, data in read_objects(path).items()
+        if key.rpartition("/")[2] in ("meta", ".zarray", "i4.array.json")
     ]
-    assert json.loads(file.read_bytes())[place[0]] == place[1]
+    assert json.loads(document)[place[0]] == place[1]
     assert bits(read(path, mask_and_scale=False).i4) == bits(original.i4)
 
 
@@ -431,13 +432,12 @@ GDAL_TYPES = {np.dtype(name).name: np.dtype(name).str for name in NUMBERS}
 
 def converted_for_gdal(path, target):
     """Copy a store of the draft with the keys, types and compressors of GDAL 3.4 to 3.7."""
-    for file in [item for item in path.rglob("*") if item.is_file()]:
-        key = str(file.relative_to(path))
+    converted = {}
+    for key, data in read_objects(path).items():
         key = key.replace("meta/group.", "meta/root.group.")
         for kind in ("meta", "data"):
             if key.startswith(f"{kind}/") and not key.startswith("meta/root."):
                 key = f"{kind}/root/{key.removeprefix(f'{kind}/')}"
-        data = file.read_bytes()
         if key.endswith(".array.json"):
             members = json.loads(data)
             members["data_type"] = GDAL_TYPES[members["data_type"]]
@@ -447,8 +447,8 @@ def converted_for_gdal(path, target):
                 else:
                     members["compressor"] = {"codec": codec.pop("type"), **codec}
             data = json.dumps(members).encode()
-        (target / key).parent.mkdir(parents=True, exist_ok=True)
-        (target / key).write_bytes(data)
+        converted[key] = data
+    put(target, converted)
 
 
 @pytest.mark.skipif(shutil.which("gdalmdiminfo") is None, reason="needs GDAL")

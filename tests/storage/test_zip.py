@@ -14,7 +14,7 @@ import xarray as xr
 
 from tests.reading import assert_values, open_store, read
 from tests.servers import HttpServer
-from tests.stores import Group, Var, write_vintage
+from tests.stores import Group, Var, read_objects, write_vintage
 from xr_nczarr.errors import (
     LimitError,
     NczarrError,
@@ -296,10 +296,7 @@ def test_zarr_python_reads_packed_zip_file(tmp_path: Path) -> None:
     with zarr.storage.LocalStore(tmp_path / "plain") as plain:
         zarr.create_array(plain, name="a", shape=4, dtype="i4", fill_value=7, zarr_format=2)
     staging = store.staging(empty=False)
-    for parent, _, names in os.walk(tmp_path / "plain"):
-        inside = os.path.relpath(parent, tmp_path / "plain")
-        keys = [name if inside == "." else f"{inside}/{name}" for name in names]
-        staging.put((key, (tmp_path / "plain" / key).read_bytes()) for key in keys)
+    staging.put(read_objects(tmp_path / "plain").items())
     store.commit(staging)
     with zarr.storage.ZipStore(tmp_path / "data.zip", mode="r") as packed:
         assert zarr.open_array(packed, path="data/a", mode="r")[:].tolist() == [7] * 4
@@ -450,12 +447,11 @@ def test_zip_files_from_every_writer_can_be_opened(
 ) -> None:
     values = np.arange(4, dtype="f4")
     store = write_vintage(tmp_path / "s", Group({"x": 4}, {"v": Var(("/x",), values)}), "4.10")
-    files = {item.relative_to(store): item for item in sorted(store.rglob("*")) if item.is_file()}
     entries = [(prefix, b""), (f"{prefix}v/", b"")] if directories else []
     entries = [entry for entry in entries if entry[0]]
     if twice:
         entries.append((f"{prefix}v/0", (values + 1).tobytes()))
-    entries += [(f"{prefix}{name}", item.read_bytes()) for name, item in files.items()]
+    entries += [(f"{prefix}{key}", data) for key, data in sorted(read_objects(store).items())]
     assert_values(read(write(tmp_path / "s.zip", entries), way).v.values, values, "v")
     url = f"file://{tmp_path / 's.zip'}#mode=nczarr,zip"
     assert_values(read(url, way).v.values, values, "v")

@@ -8,6 +8,7 @@ import xarray as xr
 import zarr
 
 from tests.reading import read
+from tests.stores import read_objects
 from xr_nczarr import to_nczarr
 from xr_nczarr.errors import ConflictError, NotFoundError, UnsupportedError
 
@@ -110,10 +111,10 @@ def test_zarr_python_root_array_can_be_appended_to(path, version):
 def test_additions_that_require_groups_are_rejected_in_v1(path, obj, options, tree):
     to_nczarr(DATASET, path / "t", zarr_format=1)
     target = path if tree else path / "t"
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    before = read_objects(path)
     with pytest.raises(ConflictError, match="without groups"):
         to_nczarr(obj, target, mode="a", **options)
-    assert before == {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    assert read_objects(path) == before
 
 
 def test_dataset_attributes_are_rejected_in_v1(path):
