@@ -699,14 +699,14 @@ def test_chunks_are_requested_concurrently(http_server: HttpServer, client: str)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_many_metadata_documents_are_requested_concurrently(
+def test_many_small_objects_are_requested_concurrently(
     http_server: HttpServer, client: str
 ) -> None:
     keys = [str(index) for index in range(100)]
     for key in keys:
         Path(http_server.root, key).write_bytes(b"1")
     store = open_store(http_server.url, storage_options={"client": client})
-    store = store.probing().bounded(1000)
+    store = store.of_small_objects().bounded(1000)
     http_server.fault("together", path="*", times=100)
     assert [bytes(data or b"") for data in store.fetch(keys)] == [b"1"] * 100
     assert http_server.most_in_flight == 100

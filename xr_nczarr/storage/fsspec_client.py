@@ -52,7 +52,7 @@ _Result = TypeVar("_Result")
 
 _HELPERS = 2
 _BATCH_REQUESTS = IN_FLIGHT // _HELPERS  # requests per helper thread
-_SMALL_BATCH = CONNECTIONS // _HELPERS  # requests for metadata per helper thread
+_SMALL_BATCH = CONNECTIONS // _HELPERS  # requests for small objects per helper thread
 _MAX_BATCH = 128
 _BYTES_AHEAD = 64 << 20  # bytes in each batch, once the size of the objects is known
 _FIRST_BATCH = 8  # requests in each batch, as long as the size of the objects is unknown
@@ -155,7 +155,7 @@ class FsspecClient(RemoteClient):
 
         def batches() -> Iterator[Sequence[ByteRange]]:
             first = 0
-            count = usual_count if is_one_batch or expected.probing else _FIRST_BATCH
+            count = usual_count if is_one_batch or expected.small else _FIRST_BATCH
             while first < len(requests):
                 yield requests[first : first + count]
                 first += count
@@ -419,7 +419,7 @@ class FsspecClient(RemoteClient):
 
 def _batch_size(expected: Expected) -> int:
     """Return the number of requests that each helper thread makes concurrently."""
-    return _SMALL_BATCH if expected.probing else _BATCH_REQUESTS
+    return _SMALL_BATCH if expected.small else _BATCH_REQUESTS
 
 
 def _unpickled(

@@ -127,8 +127,8 @@ class ObstoreClient(RemoteClient):
         fetch_one = partial(self._fetch_one, expected=expected)
         if len(requests) == 1 or not self.remote:
             return map(fetch_one, requests)
-        max_ahead = first = _SMALL_IN_FLIGHT if expected.probing else IN_FLIGHT
-        if not expected.probing and expected.max_bytes is not None:
+        max_ahead = first = _SMALL_IN_FLIGHT if expected.small else IN_FLIGHT
+        if not expected.small and expected.max_bytes is not None:
             first = max(_MIN_IN_FLIGHT, min(max_ahead, _BYTES_AHEAD // expected.max_bytes))
 
         def ahead(response: Response) -> int:

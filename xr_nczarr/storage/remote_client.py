@@ -77,12 +77,14 @@ class Expected(NamedTuple):
     max_bytes
         Maximum size of an object. Reading a larger object raises an error. None means no limit.
     probing
-        Whether the reader searches for metadata; see `Store.probing`. Because metadata documents
-        are small, more of them are requested at once.
+        Whether the reader searches for metadata; see `Store.probing`.
+    small
+        Whether the objects are small; see `Store.of_small_objects`.
     """
 
     max_bytes: int | None = None
     probing: bool = False
+    small: bool = False
 
 
 class Connection(ABC):
