@@ -165,7 +165,11 @@ class LimitError(NczarrError, ValueError):
 
 
 class ConflictError(NczarrError, ValueError):
-    """The request is incompatible with the contents of the store. Nothing was written."""
+    """The request conflicts with the contents of the store, or a value does not fit its encoding.
+
+    Nothing was written, unless the values of a dask array caused the error. Such values are checked
+    while they are written.
+    """
 
 
 class StorageError(NczarrError, OSError):

@@ -471,9 +471,9 @@ def child_path(path: str, name: str) -> str:
 
 
 def is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all strings in an array, also in structured fields, are valid Unicode.
+    """Return whether all strings in an array, including its structured fields, are valid Unicode.
 
-    Using an invalid string raises a SystemError, and NumPy crashes when it hashes one.
+    Using an invalid string raises SystemError, and hashing one crashes NumPy.
     """
     if values.dtype.names is not None:
         return all(is_unicode(values[name]) for name in values.dtype.names)

@@ -64,7 +64,7 @@ class OpenOptions:
     codecs
         Mapping from ids to additional codec classes with the numcodecs interface. To read pickled
         chunks, pass ``{"pickle": numcodecs.Pickle}``. They are not read by default, because
-        unpickling runs code from the store.
+        unpickling can execute code that the store contains.
     trust
         Pass ``"none"`` for untrusted stores, for example in a service that opens URLs from its
         users. In this mode, symbolic links in a local directory must not lead outside the

@@ -23,7 +23,7 @@ def test_overwriting_source_of_lazy_dataset_is_rejected(path, mode, chunks):
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
         reversed_ = dataset[["a"]].isel(x=slice(None, None, -1)).drop_vars(["time", "x"])
         changed = reversed_ if chunks is None else reversed_ * 2
-        with pytest.raises(RefusedError, match="/a in the store"):
+        with pytest.raises(RefusedError, match="from /a, which this write would overwrite"):
             to_nczarr(changed, path, mode=mode)
     assert read_objects(path) == before
 
@@ -48,7 +48,7 @@ def test_overwriting_variable_is_rejected_if_another_written_variable_depends_on
     with xr.open_dataset(path, engine="nczarr", chunks={}, **group) as dataset:
         values = {name: ("x", np.zeros(4, int)) for name in names}
         values |= {name: dataset[source] for name, source in names.items() if source in dataset}
-        with pytest.raises(RefusedError, match="in the store"):
+        with pytest.raises(RefusedError, match="which this write would overwrite"):
             to_nczarr(xr.Dataset(values), path, **options)
     assert read_objects(path) == before
 
@@ -60,7 +60,7 @@ def test_swapping_lazy_variables_between_groups_is_rejected(path):
     to_nczarr(xr.DataTree.from_dict(groups), path)
     with xr.open_datatree(path, engine="nczarr", chunks={}) as tree:
         swapped = xr.DataTree.from_dict({"/a": tree["bb"].ds, "/bb": tree["a"].ds})
-        with pytest.raises(RefusedError, match="in the store"):
+        with pytest.raises(RefusedError, match="which this write would overwrite"):
             to_nczarr(swapped, path, mode="a")
 
 

@@ -64,7 +64,7 @@ def make_node(
     zarr = layout.zarr
     shape = tuple(encoded.data.shape)
     dtype = encoded.data.dtype
-    dtype = np.dtype(object) if dtype.kind == "O" else dtype  # without xarray's metadata
+    dtype = np.dtype(object) if dtype.kind == "O" else dtype  # drops xarray's metadata
     blocks = getattr(encoded.data, "chunks", None)
     items = "vlen-utf8" if encoded.kind == "string" else "vlen-bytes"
     place = "filters" if zarr.separates_compressor else "codecs"

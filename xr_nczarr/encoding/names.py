@@ -87,7 +87,7 @@ def user_attributes(
     """
     kept = {}
     for name, value in attributes.items():
-        arrays = isinstance(value, Dataset | DataArray | Variable)  # NumPy treats them as numbers
+        arrays = isinstance(value, Dataset | DataArray | Variable)  # would be stored as numbers
         if arrays or not isinstance(name, str):
             raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}")
         if not is_bookkeeping(name):

@@ -67,7 +67,7 @@ def encode_numbers(
 
 
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
-    """Pack numbers as xarray does, but store missing numbers as the exact fill value."""
+    """Pack numbers as xarray does, but store exactly the fill value in place of NaN."""
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     variable = Variable(range(numbers.ndim), numbers, {}, dict(encoding))
     with np.errstate(all="ignore"):
@@ -84,9 +84,9 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
     """Return whether checking only the minimum and maximum detects every unrepresentable number.
 
-    It does not in two cases. If integers are packed as floats, a number between the two may be off
-    by more than one packing step. If `dtype` is bool, 0 and 1 can be represented, but the numbers
-    between them cannot.
+    There are two exceptions. If integers are packed as floats, a number between these extremes may
+    be off by more than one packing step. If `dtype` is bool, 0 and 1 can be represented, but the
+    numbers between them cannot.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
@@ -138,7 +138,7 @@ def _is_reproduced(data: Any, stored: Any, encoding: Mapping[str, Any], rounding
 
 def _is_close(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rounding) -> Any:
     scale, offset = encoding.get("scale_factor"), encoding.get("add_offset")
-    # Without an offset, 0 has the stored type, because a sum of uint64 and int64 is a float64.
+    # Without an offset, add a 0 of the stored type. Adding an int64 to a uint64 returns a float64.
     offset = np.asarray(stored.dtype.type(0) if offset is None else offset)
     step = abs(float(scale)) if scale is not None else float(rounding == "requested")
     inexact = [np.finfo(array.dtype) for array in (data, stored) if array.dtype.kind == "f"]
@@ -147,7 +147,7 @@ def _is_close(data: Any, stored: Any, encoding: Mapping[str, Any], rounding: Rou
         sizes = abs(data.astype(np.result_type(data, np.float32), copy=False)), abs(offset)
         exact = data.dtype.kind != "f" and rounding != "requested" and not is_packed(encoding)
         eps = 0 if exact else 2 * max((item.eps for item in inexact), default=0)
-        tolerance = sizes[0] * eps + sizes[1] * eps  # the sum of large sizes could overflow
+        tolerance = sizes[0] * eps + sizes[1] * eps  # adding sizes first could overflow
         if stored.dtype.kind in "iu":
             tolerance = tolerance + step * (1e-6 + (0 if rounding == "none" else 0.5))
         elif inexact and rounding == "requested":
@@ -172,7 +172,7 @@ def _missing(numbers: Any) -> Any:
 
 
 def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that mark missing numbers, beginning with the one to write."""
+    """Return all values that mark missing data. The first of them is used for writing."""
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -209,7 +209,8 @@ def real_numbers(
 def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
     """Convert encoded values to the stored dtype.
 
-    Raise ConflictError if values of their kind do not fit this dtype, such as floats in integers.
+    Raise ConflictError if the kinds of the dtypes are incompatible. For example, floats cannot be
+    stored as integers.
     """
     if values.dtype == dtype or dtype.hasobject:
         return values
@@ -238,7 +239,8 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 def marks_nothing(encoding: Mapping[str, Any]) -> bool:
     """Return whether an integer dtype cannot represent any of the numbers in ``missing_value``.
 
-    No stored value is then missing. xarray would round the numbers, so that they mark others.
+    If so, no stored value is missing. xarray would round these numbers, and thereby mark other
+    values as missing.
     """
     dtype = np.dtype(encoding.get("dtype", "f8"))
     marks = np.asarray(encoding.get("missing_value")).ravel()
@@ -257,8 +259,8 @@ def _is_storable(mark: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -
 def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return an encoding in which an integer scale factor is converted to a float.
 
-    With an integer scale factor, xarray would pack numbers in the scale factor's integer type.
-    A scale factor or an offset in an array or a list of one number becomes the number.
+    With an integer scale factor, xarray would pack numbers in the scale factor's integer type. A
+    scale factor or offset that is a list or array of one number is replaced by that number.
     """
     scalars = {key: unwrapped(encoding[key]) for key in PACKING_KEYS if key in encoding}
     scale = np.asarray(scalars.get("scale_factor"))
@@ -294,7 +296,7 @@ def is_packed(encoding: Mapping[str, Any]) -> bool:
 
 
 def fill_value_of(encoding: Mapping[str, Any]) -> Any:
-    """Return the value that an encoding specifies for missing numbers, or None.
+    """Return the value that marks missing data in an encoding, or None.
 
     The key ``_FillValue`` takes precedence over ``missing_value``.
     """

@@ -73,7 +73,7 @@ def quantized(
 def digit_attribute(encoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attribute that records the least significant digit in an encoding, if any.
 
-    The netcdf4 engine moves this attribute to the encoding, for data of every dtype.
+    The netcdf4 engine moves this attribute to the encoding when it opens data of any dtype.
     """
     digit = encoding.get("least_significant_digit")
     return {} if digit is None else {"least_significant_digit": digit}

@@ -61,7 +61,7 @@ def check_items(variable: Variable, name: str) -> None:
     for kind in {type(item) for item in variable.to_numpy().flat}:
         if issubclass(kind, np.ndarray | list):
             raise UnsupportedError(
-                f"each value is an object of type {kind.__name__}, for which Zarr has no type",
+                f"the variable contains objects of type {kind.__name__}, which Zarr cannot store",
                 remedy="Store the values in an array of numbers with one more dimension",
                 variable=name,
             )

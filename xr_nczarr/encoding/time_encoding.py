@@ -31,14 +31,22 @@ _OTHER_FILL = "Pass another _FillValue or dtype in the encoding, or call drop_en
 
 
 def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Check that an encoding can represent all times of a variable.
+    """Check that an encoding can represent the times of a variable, and return the variable.
 
     Objects other than times are returned unchanged. NumPy times are converted to a unit in which
-    xarray can encode them.
+    xarray can encode them or, in calendars that NumPy does not support, to cftime dates. xarray's
+    default encoding needs no check.
 
-    In calendars that NumPy does not support, NumPy times become cftime dates. xarray's default
-    encoding needs no check. Dask arrays are checked block by block when they are computed, so the
-    caller must use the returned variable.
+    Dask arrays are checked block by block when they are computed, so the caller must use the
+    returned variable. If the encoding specifies their units and a numeric dtype, NumPy times in
+    dask arrays are also encoded.
+
+    Raises
+    ------
+    ConflictError
+        If decoding would not reproduce a time, or if xarray does not support the units or calendar.
+    UnsupportedError
+        If xarray cannot encode the dtype of the times; see `in_encoded_unit`.
     """
     if variable.dtype != object:
         times = in_encoded_unit(variable.data, name, encoding.get("units"))
@@ -91,7 +99,7 @@ def _encode_new_times(
 ) -> Any:
     """Encode times in the units of the encoding.
 
-    Raise ConflictError if integers in these units cannot represent the times.
+    Raise ConflictError if the dtype cannot represent the times in these units.
     """
     units = encoding["units"]
     encoded, same = _encode_and_compare(times, encoding, name, units, accept_rounding=True)
@@ -188,7 +196,7 @@ def _encode_and_compare(
         except ConflictError:
             if stored.attrs["units"] == encoded.attrs["units"]:
                 raise
-            # Numbers in finer units than `units` can be too large to be decoded in `units`.
+            # Numbers that xarray encoded in finer units can be too large to decode in `units`.
             return encoded, np.zeros(times.shape, bool)
         if accept_rounding and encoded.dtype.kind == "f":
             return encoded, (decoded.isnull() == variable.isnull()).to_numpy()

@@ -38,7 +38,7 @@ def in_encoded_unit(times: Any, name: str, units: Any = None) -> Any:
     ConflictError
         If a time is not a whole number of nanoseconds, or is out of range in the new unit.
     UnsupportedError
-        If the times are differences in months or years, whose lengths vary, or have no unit.
+        If the times have no unit, or are timedeltas in months or years, whose lengths vary.
     """
     unit, multiple = np.datetime_data(times.dtype)
     if unit == "generic" or (unit in "YM" and times.dtype.kind == "m"):

@@ -118,7 +118,7 @@ def encode_alone(variable: Variable, name: str, layout: Layout, explicit: bool) 
 
 
 def _check_values(variable: Variable) -> None:
-    """Raise UnsupportedError for an array of VirtualiZarr, which has references, but no values."""
+    """Raise UnsupportedError for a VirtualiZarr array, which has references but no values."""
     if type(variable._data).__module__.startswith("virtualizarr."):
         raise UnsupportedError(
             "the variable is virtual: it consists of references, not of values",
@@ -161,7 +161,7 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
         variable.attrs["missing_value"] = encoding.pop("missing_value")
     variable.encoding = encoding
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
-        # A fill value of datetime dtype masks no values, but once encoded as a number, it would.
+        # A fill value of datetime dtype masks no values, but would do so if encoded as a number.
         del variable.attrs["_FillValue"]
     variable = with_checked_values(variable, name)
     _move_key(variable, explicit)
@@ -171,8 +171,8 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
 def _typed_if_empty(variable: Variable) -> Variable:
     """Convert an empty array of objects to the type that its encoding requests, if any.
 
-    The type is that of strings, bytes or encoded times. xarray would store the array as floats
-    without units, because it has no items that show their type.
+    The requested type can be strings, bytes or encoded times. xarray infers the type of objects
+    from the items, so it would store an empty array as floats without units.
     """
     if variable.dtype != object or variable.dtype.metadata or variable.size:
         return variable
@@ -352,7 +352,7 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
         return None
     kind = np.asarray(requested).dtype.kind
     if kind in "mM" and dtype.kind in "iuf":
-        return None  # the fill value of times, which are now numbers
+        return None  # a fill value for times, which are now encoded as numbers
     if dtype.kind in "iu":
         fits = kind in "biuf" and np.iinfo(dtype).min <= requested <= np.iinfo(dtype).max
     else:

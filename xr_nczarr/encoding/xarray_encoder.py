@@ -22,8 +22,9 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
 
     xarray removes the attributes that bounds share with the variable they belong to.
 
-    In `variables`, ``bounds`` attributes that are not text, such as bounding boxes, are emptied.
-    They name no variable, and xarray fails if it looks one up.
+    A ``bounds`` attribute that is not text, such as a bounding box, does not name a variable, and
+    xarray would fail to look it up. Such attributes are emptied in `variables`, and restored in the
+    result.
 
     Raises
     ------
@@ -55,13 +56,13 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
 
 
 def cf_encoded(variable: Variable, name: str) -> Variable:
-    """Encode a variable with xarray, raising ConflictError if xarray fails."""
+    """Encode a variable with xarray, and raise ConflictError if xarray fails."""
     with as_conflicts():
         return encoded_alone(variable, name)
 
 
 def encoded_alone(variable: Variable, name: str) -> Variable:
-    """Encode a variable with xarray, and raise xarray's errors unchanged."""
+    """Encode a variable with xarray, without converting xarray's errors."""
     _refuse_missing_dates(variable, name)
     calendar = variable.encoding.get("calendar")
     if _is_all_nat(variable):
@@ -84,7 +85,7 @@ def _with_item_type(encoded: Variable, variable: Variable) -> Variable:
 def _refuse_missing_dates(variable: Variable, name: str) -> None:
     """Raise ConflictError if some of the cftime dates in memory are missing.
 
-    xarray cannot encode them.
+    xarray cannot encode missing cftime dates.
     """
     if variable.dtype != object or hasattr(variable.data, "dask"):
         return
@@ -99,12 +100,12 @@ def _refuse_missing_dates(variable: Variable, name: str) -> None:
 
 
 def _is_all_nat(variable: Variable) -> bool:
-    """Return whether an in-memory variable contains only NaT, and xarray fails to encode it.
+    """Return whether xarray may fail to encode an in-memory variable because it has no valid times.
 
-    xarray fails in the standard calendar, because it compares the earliest time with the first
-    Gregorian date. If there are no times at all, it fails in calendars that NumPy does not support.
-    `cf_encoded` can choose another calendar that NumPy supports, because NaT is stored in the same
-    way in all of them.
+    If all times are NaT, xarray fails in the standard calendar, because it compares the earliest
+    time with the first Gregorian date. For an empty array, it fails in calendars that NumPy does
+    not support. `encoded_alone` uses another calendar for such variables, because NaT is stored in
+    the same way in every calendar that NumPy supports.
     """
     if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
         return False

@@ -49,7 +49,7 @@ class Tree:
     groups
         Paths of the new groups.
     dropped
-        Descriptions of the variables whose codecs, inherited from the source, were dropped.
+        Descriptions of the variables whose inherited codecs were dropped.
     """
 
     layout: Layout
@@ -169,12 +169,12 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Warn about dropped codecs, and log each attribute whose type is changed."""
+        """Warn about dropped codecs, and log the attributes that are stored with another type."""
         retyped = [] if self.layout.is_plain_zarr else [*self._retyped_attributes()]
         if retyped:
             _log.warning(
-                "NCZarr does not support the types of these attributes, so their types are "
-                "changed: %s",
+                "NCZarr does not support the types of these attributes, so they are stored with "
+                "other types: %s",
                 ", ".join(retyped),
             )
         if self.dropped:

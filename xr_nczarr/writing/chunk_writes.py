@@ -178,8 +178,8 @@ def write_chunks(
             store_values(now, targets)
             uploads.finish()
         except BaseException:
-            # After an error, dask threads (also those in workers) keep running, and could overwrite
-            # the values of a later write.
+            # After an error, dask's threads, including those of workers, keep running. They could
+            # overwrite the values of a later write.
             uploads.end_everywhere()
             raise
     if options.compute:

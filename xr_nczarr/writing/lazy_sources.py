@@ -58,7 +58,7 @@ def check_sources_outside(store: Store, datasets: Iterable[Dataset]) -> None:
 def reading_error(store: Store, name: str, path: str) -> RefusedError:
     """Return the error for a lazy variable whose source array would be overwritten."""
     return RefusedError(
-        f"the variable reads its values from {path} in the store that would be overwritten",
+        f"the variable reads its values from {path}, which this write would overwrite",
         remedy="Load the variable first with .load(), or write to another store",
         store=store.name,
         variable=name,
@@ -108,7 +108,8 @@ def complete_array(data: Any) -> LazyArray | None:
     decoded, and may be divided into dask blocks.
     """
     if hasattr(data, "dask"):
-        # Unless from_array added a layer for the array, the array could be one of several literals.
+        # Require the layer that from_array adds for an array. Without it, the array could be one of
+        # several literals in the graph.
         data = chunked_values(data) if f"original-{data.name}" in data.dask.layers else None
     array, selection = unwrapped(data)
     if not isinstance(array, LazyArray) or selection is None:

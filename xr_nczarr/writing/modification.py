@@ -92,7 +92,7 @@ def plan_modification(request: WriteRequest, opened: OpenedStore) -> WritePlan:
 
 @dataclass(slots=True, kw_only=True)
 class _Planner:
-    """A collector of the changes to an existing store, group by group.
+    """A planner that collects the changes to an existing store, group by group.
 
     Attributes
     ----------
@@ -191,14 +191,15 @@ class _Planner:
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
                 f"the store is a single array without groups, and cannot contain {', '.join(new)}",
-                remedy="Leave out these variables, or write them to separate stores",
+                remedy="Leave them out, or write them to separate stores",
                 store=self.opened.store.name,
             )
 
     def _check_absent(self, path: str) -> None:
-        """Check that creating a group and its missing parents would not replace an existing group.
+        """Check that no node exists where a new group and its missing parents will be created.
 
-        If the node at the path or one of its parents is unreadable, raise that node's error.
+        Raise ExistsError if a group exists there. If a node there is unreadable, raise the error
+        that explains why.
         """
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:
@@ -240,8 +241,8 @@ class _Planner:
                 with ErrorContext(variable=target.path):
                     self._plan_variable(target, variables[name], stored[name], region)
         if new:
-            # Stored coordinates are left out, so that new bounds for them get their own units,
-            # because the units of a coordinate in the store may differ from those in the dataset.
+            # xarray would drop units that new bounds share with their coordinate. These units can
+            # differ from those in the store, so stored coordinates are left out.
             added = {key: value for key, value in variables.items() if str(key) in new}
             encoded = encode_variables(added, encoding, self.tree.layout)
             self.tree.add_variables(request, encoded)

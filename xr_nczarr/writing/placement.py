@@ -82,8 +82,8 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
     if not index.is_unique:
         repeated = index[index.duplicated()][0]
         raise ConflictError(
-            f"coordinate {dim} contains the value {repeated} more than once, so region='auto' is "
-            "ambiguous",
+            f"the stored coordinate {dim} contains the value {repeated} more than once, so "
+            "region='auto' is ambiguous",
             remedy=f"Pass integer positions instead, such as region={{{dim!r}: slice(0, 10)}}",
         )
     positions = index.get_indexer(dataset[dim].values)

@@ -133,7 +133,8 @@ def to_nczarr(
         v2 only, and any consolidated metadata of an existing store is updated.
     append_dim
         Dimension to append along. All variables with this dimension must be in both the dataset and
-        the store. Other variables that are in both must be equal.
+        the store. Any other variable that is in both must have the same values in both, unless
+        `mode` is ``"a-"``.
     region
         Mapping from dimensions to the slices of existing variables to overwrite. If a slice or the
         whole mapping is ``"auto"``, slices are determined by comparing coordinates.
@@ -173,7 +174,8 @@ def to_nczarr(
         If the store or group exists and `mode` is ``"w-"``.
     ConflictError
         If the new data or metadata conflicts with the existing store, or if the file system cannot
-        distinguish two names. Nothing is written in these cases.
+        distinguish two names. Nothing is written in these cases, unless the conflict is in a dask
+        array, whose values are checked while they are written.
     RefusedError
         If lazy values are read from an array that would be overwritten, if `mode` is ``"w"`` and
         the target is not a store, or if a name is not a valid file name (on Windows).

@@ -1,4 +1,4 @@
-"""Change a store in one transaction, from taking the writer lock to writing the last document.
+"""Change a store in one transaction, from taking the writer lock to releasing it.
 
 The methods of `Transaction` are the steps of this protocol, in order. `execute` runs steps 4 to 9:
 
@@ -323,8 +323,9 @@ class Transaction:
         """
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
         documents = {**plan.additions, **plan.documents}
-        # A group of the Zarr v3 draft exists as long as it contains any document. A reader would
-        # therefore find the group with some of its arrays while the documents are removed.
+        # A group of the Zarr v3 draft exists as long as it contains any document. While these
+        # documents are removed, a reader could therefore open the group with only some of its
+        # arrays. To prevent this, the journal contains the documents.
         jointly_removed = [
             key for key in plan.removed if plan.zarr.implies_groups and key[-1] != "/"
         ]
@@ -396,7 +397,7 @@ def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iter
         try:
             store.delete(WRITER_LOCK)
         except NczarrError as second:  # the first error is more important
-            error.add_note(f"The writer lock could not be removed either: {second}")
+            error.add_note(f"In addition, the writer lock could not be removed: {second}")
         raise
     try:
         store.delete(WRITER_LOCK)
@@ -460,12 +461,12 @@ def _state_after_failure(plan: WritePlan, store: Store, *, in_place: bool) -> st
         )
     if (plan.additions or plan.documents) and all(write.appended for write in plan.writes):
         return (
-            "Readers see either the whole change or none of it. Run the write again; otherwise, "
-            "the next write rolls the change back"
+            "Readers see either the whole change or none of it. Run the write again, or let the "
+            "next write roll the change back"
         )
     return (
-        "Each chunk to be overwritten may be old or new: fix the problem and run the write again."
-        " On local disks, pass atomic=True to make the write atomic"
+        "Each chunk to be overwritten contains either its old or its new values: fix the problem "
+        "and run the write again. On local disks, pass atomic=True to make the write atomic"
     )
 
 

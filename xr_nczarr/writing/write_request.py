@@ -184,10 +184,10 @@ def _check_unlimited(tree: DataTree, unlimited: Any) -> None:
 
 
 def _with_owners(tree: DataTree, unlimited: Mapping[str, Any]) -> dict[str, Any]:
-    """Return unlimited dimensions by group, with inherited ones also in the groups that own them.
+    """Add each requested unlimited dimension to the group that owns it.
 
-    A group shares a dimension with all groups above it that have a dimension of the same name. The
-    dimension is created in the topmost of these groups.
+    Return the unlimited dimensions by group path. A group shares a dimension with all groups above
+    it that have a dimension of the same name. The topmost of these groups owns the dimension.
     """
     requested = dict(unlimited)
     for node in tree.subtree:
@@ -270,8 +270,8 @@ def unlimited_dimensions(
 def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
     """Return the names of the dimensions along which a dataset may grow later.
 
-    These are the `declared` dimensions of the dataset. If it has none of them, they are instead the
-    dimensions with time coordinates, and the first dimension of each variable of the highest rank.
+    These are the dimensions in `declared` that the dataset has. If it has no such dimension, return
+    the dimensions with time coordinates, and the first dimension of each variable of highest rank.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:
