@@ -865,6 +865,21 @@ def test_copy_keeps_fill_value_attribute_not_representable_in_dtype(
         assert np.array_equal(copied.attrs["_FillValue"], fill_value)
 
 
+# Copying characters with a numeric fill value raised an AttributeError.
+@pytest.mark.parametrize(("dtype", "fill_value"), [("i4", np.float64(1.5)), ("S1", np.int32(3))])
+def test_copy_keeps_fill_value_attribute_of_another_type(
+    tmp_path: Path, dtype: str, fill_value: Any
+) -> None:
+    source, target = tmp_path / "source.nc", dict[str, bytes]()
+    with netCDF4.Dataset(source, "w") as file:
+        file.createDimension("x", 2)
+        file.createVariable("v", dtype, ("x",))
+    with h5py.File(source, "a") as file:
+        file["v"].attrs["_FillValue"] = fill_value
+    xr_nczarr.copy(source, target)
+    assert json.loads(target["v/.zattrs"])["_FillValue"] == fill_value
+
+
 @pytest.mark.parametrize(
     ("dtype", "attributes"),
     [

@@ -28,7 +28,6 @@ from xr_nczarr.copying.netcdf_c import (
     text_of,
 )
 from xr_nczarr.encoding.array_nodes import chunk_shape
-from xr_nczarr.encoding.variables import fill_scalar
 from xr_nczarr.errors import ErrorContext, UnsupportedError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path, parent_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
@@ -202,7 +201,7 @@ class NetcdfFile:
                     self.unsupported.append((path, f"{where}, {_UNFIT_REASON}"))
                     continue
                 if name == "_FillValue" and dtype is not None:
-                    value = "" if value is NO_STRINGS else fill_scalar(value, dtype)
+                    value = _fill_scalar(value, dtype)
                 attributes[name] = value
         return attributes
 
@@ -322,3 +321,16 @@ class NetcdfValues(BackendArray):
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
 _UNFIT_REASON = "which contains characters that netCDF-C cannot read from JSON"
 _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
+
+
+def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the fill value of characters or strings as a scalar, and any other value unchanged.
+
+    The type of the attribute can differ from that of the variable.
+    """
+    if value is NO_STRINGS:
+        return ""
+    if isinstance(value, list):
+        return value[0]
+    is_character = dtype.kind == "S" and isinstance(value, str)
+    return np.bytes_(value.encode("utf-8", "surrogateescape")) if is_character else value
