@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.chunk_objects import ChunkLayout, ChunkObjects, Index
-from xr_nczarr.chunks.grid import ChunkPart
+from xr_nczarr.chunks.grid import ChunkPart, Plan
 from xr_nczarr.chunks.partial_reads import Window, byte_window
 from xr_nczarr.codecs import ChunkCodec, bytes_of, read_blosc_spans
 from xr_nczarr.errors import MissingChunkError, NczarrError, StorageError
@@ -47,8 +47,8 @@ class PartReader:
 
     Attributes
     ----------
-    axes, slices_only
-        See `Plan`.
+    plan
+        The plan that contains the parts.
     out
         The result array. Its elements are written in place, at the targets of the parts.
     missing_chunks, convert
@@ -62,8 +62,7 @@ class PartReader:
     store: Store
     codec: ChunkCodec
     layout: ChunkLayout
-    axes: tuple[int, ...] | None
-    slices_only: bool
+    plan: Plan
     out: Array
     missing_chunks: str
     convert: Convert | None
@@ -71,7 +70,7 @@ class PartReader:
 
     def __post_init__(self) -> None:
         is_whole = not self.node.stored_shape
-        self.in_place = self.slices_only and self.out.dtype == self.node.dtype and is_whole
+        self.in_place = self.plan.slices_only and self.out.dtype == self.node.dtype and is_whole
         separate = not self.node.shards
         self.ranged = self.codec.raw and separate and is_whole
         self.direct = self.ranged and self.store.reads_in_place
@@ -110,14 +109,14 @@ class PartReader:
         for part in batch:
             try:
                 key = self.layout.key_of(part.chunk)
-                target = self._target_as_chunk(part) if self.in_place else None
+                target = self._target_as_chunk(part)
                 if target is not None:
                     size = self.store.fetch_into(key, _buffer(target))
                 else:
                     window = self._window(part)
                     if box is None or window is not previous:
                         shape = self.node.chunk_shape if window is None else window.shape
-                        box = np.ndarray(shape, self.node.dtype)
+                        box = np.empty(shape, self.node.dtype)
                         rows = [] if window is None else _rows(box, window.spans)
                         previous = window
                     values = box
@@ -149,7 +148,7 @@ class PartReader:
                 if data is None:
                     self._place_fill(part)
                     continue
-                target = self._target_as_chunk(part) if self.in_place else None
+                target = self._target_as_chunk(part)
                 if target is None:
                     # Use one buffer for all chunks, because allocating a buffer can take longer
                     # than decoding. Create it only when it is needed, because freeing it can be
@@ -211,9 +210,10 @@ class PartReader:
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
         """Return a view of the result into which a chunk can be decoded directly.
 
-        Return None unless all elements of the chunk are selected, and are contiguous in the result.
+        Return None unless all elements of the chunk are selected, and are contiguous in the result,
+        which has the dtype of the chunk.
         """
-        if not part.complete:
+        if not self.in_place or not part.complete:
             return None
         target = self.out[part.target] if part.target else self.out
         fits = target.shape == self.node.chunk_shape and target.flags.c_contiguous
@@ -234,14 +234,13 @@ class PartReader:
         return padded
 
     def _place(self, chunk: Array, source: tuple[Any, ...], target: tuple[Any, ...]) -> None:
-        if self.axes is not None:
-            chunk = chunk.transpose(self.axes)
+        if self.plan.axes is not None:
+            chunk = chunk.transpose(self.plan.axes)
         if self.convert is None:
             self.out[target] = chunk[source]
-        elif not target:  # indexing would return a scalar, which cannot be written to
-            self.convert(chunk, self.out)
         elif all(isinstance(item, slice) for item in target):
-            self.convert(chunk[source], self.out[target])
+            # With the ellipsis, indexing never returns a scalar, which cannot be written to.
+            self.convert(chunk[(*source, ...)], self.out[(*target, ...)])
         else:
             piece = chunk[source]
             values = np.empty(piece.shape, self.out.dtype)
@@ -310,7 +309,7 @@ class PartReader:
         ids = tuple(map(id, part.source))
         cached = self._cached_windows.get(ids)
         if cached is None:
-            window = byte_window(self.node, self.axes, part.source, remote=self.store.remote)
+            window = byte_window(self.node, self.plan.axes, part.source, remote=self.store.remote)
             if len(self._cached_windows) >= _MAX_CACHED_WINDOWS:
                 self._cached_windows.clear()
             cached = self._cached_windows[ids] = part.source, window

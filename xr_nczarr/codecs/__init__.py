@@ -2,7 +2,7 @@
 
 from xr_nczarr.codecs.blosc_blocks import read_blosc_spans
 from xr_nczarr.codecs.compressors import crc32
-from xr_nczarr.codecs.pipeline import DAMAGED, ChunkCodec, bytes_of
+from xr_nczarr.codecs.pipeline import ChunkCodec, bytes_of
 from xr_nczarr.codecs.registry import (
     check_codec,
     check_fill,
@@ -15,7 +15,6 @@ from xr_nczarr.codecs.registry import (
 from xr_nczarr.codecs.shard_index import ShardIndex
 
 __all__ = [
-    "DAMAGED",
     "ChunkCodec",
     "ShardIndex",
     "bytes_of",
