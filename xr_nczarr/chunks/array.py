@@ -20,7 +20,7 @@ from xr_nczarr.chunks.reading import Array, Convert, PartReader
 from xr_nczarr.chunks.rectilinear import read_boxes
 from xr_nczarr.chunks.sharding import Shards
 from xr_nczarr.chunks.writing import PartWriter, Submit
-from xr_nczarr.codecs import ChunkCodec, ShardIndex, compile_codec
+from xr_nczarr.codecs import ChunkCodec, compile_codec
 from xr_nczarr.errors import ErrorContext, LimitError
 from xr_nczarr.locks import ThreadLimiter, cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, Limits
@@ -124,13 +124,8 @@ class ChunkedArray:
         node, options = self.node, self.options
         if not node.shards:
             return ChunkObjects(node)
-        inner_shapes = [*(level.shape for level in node.shards[1:]), node.chunk_shape]
         with ErrorContext(store=self.store.name, variable=node.path):
-            levels = [
-                ShardIndex(level, inner_shape, limits=options.limits, custom=options.codecs)
-                for level, inner_shape in zip(node.shards, inner_shapes, strict=True)
-            ]
-            return Shards(node, levels)
+            return Shards(node, limits=options.limits, custom=options.codecs)
 
     @cached_property
     def _max_object_bytes(self) -> int | None:

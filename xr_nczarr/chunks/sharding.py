@@ -16,7 +16,7 @@ from operator import floordiv, mod
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.codecs import ShardIndex
 from xr_nczarr.errors import ErrorContext, StorageError, UnsupportedError
-from xr_nczarr.model import ArrayNode, grid_shape
+from xr_nczarr.model import ArrayNode, Limits, grid_shape
 from xr_nczarr.storage import ByteRange, Bytes, Read, SharedCache, Store, Versioned
 
 Index = tuple[int, ...]
@@ -41,25 +41,30 @@ class Shards:
     ----------
     node
         Metadata of an array with at least one level of sharding.
-    levels
-        Format of the shard index at each nesting level, beginning with the outermost level.
+    limits, custom
+        See `compile_codec`.
     """
 
-    def __init__(self, node: ArrayNode, levels: Sequence[ShardIndex]) -> None:
-        if any(level.wrapped for level in levels[1:]):
+    def __init__(
+        self, node: ArrayNode, *, limits: Limits, custom: Mapping[str, type] | None
+    ) -> None:
+        shapes = [*(level.shape for level in node.shards), node.chunk_shape]
+        self.levels = [
+            ShardIndex(level, inner_shape, limits=limits, custom=custom)
+            for level, inner_shape in zip(node.shards, shapes[1:], strict=True)
+        ]
+        if any(level.wrapped for level in self.levels[1:]):
             raise UnsupportedError(
                 "codecs after an inner sharding codec are not supported", place="codecs"
             )
         self.node = node
-        self.levels = levels
-        shapes = [*(level.shape for level in node.shards), node.chunk_shape]
         # For each level, the number of innermost chunks along each dimension of a shard. The last
         # item is for the chunks themselves, and contains only ones.
         self._spans = [
             tuple(part // chunk for part, chunk in zip(shape, node.chunk_shape, strict=True))
             for shape in shapes
         ]
-        self._whole_from = 1 if levels[0].wrapped else math.prod(self._spans[0]) / 2
+        self._whole_from = 1 if self.levels[0].wrapped else math.prod(self._spans[0]) / 2
 
     def shard_of(self, chunk: Index) -> Index:
         """Return the grid index of the shard that contains a chunk."""
@@ -172,7 +177,12 @@ class Shards:
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
-        ranges = [self._index_range(level, depth, holder) for holder in holders]
+        ranges = []
+        for holder in holders:
+            # The length of an outermost shard is unknown and counts as 0. A negative start then
+            # counts from the end of the stored object.
+            origin = holder.start + (holder.length if level.start < 0 else 0)
+            ranges.append(ByteRange(holder.key, origin + level.start, level.length))
         entries = {}
         for holder, data in zip(holders, source.read(ranges, of_indices=True), strict=True):
             if data is not None:
@@ -191,12 +201,6 @@ class Shards:
             else:
                 located.append(ByteRange(shard.key, shard.start + span[0], span[1]))
         return located
-
-    @staticmethod
-    def _index_range(level: ShardIndex, depth: int, holder: ByteRange) -> ByteRange:
-        if depth == 0 or level.start >= 0:
-            return ByteRange(holder.key, holder.start + level.start, level.length)
-        return ByteRange(holder.key, holder.start + holder.length + level.start, level.length)
 
     def _within(self, depth: int, chunk: Index) -> Index:
         """Return the index of a chunk within its shard at nesting level `depth`.
@@ -219,15 +223,13 @@ class Shards:
         return self.levels[0].wrap(self._assemble(0, chunks))
 
     def _assemble(self, depth: int, chunks: Mapping[Index, Bytes]) -> Bytes:
-        parts: dict[Index, Bytes] = {}
-        if depth + 1 == len(self.levels):
-            parts = {self._within(depth, chunk): data for chunk, data in chunks.items()}
-        else:
-            groups: dict[Index, dict[Index, Bytes]] = {}
-            for chunk, data in chunks.items():
-                groups.setdefault(self._within(depth, chunk), {})[chunk] = data
-            for within, members in groups.items():
-                parts[within] = self._assemble(depth + 1, members)
+        if depth == len(self.levels):
+            (data,) = chunks.values()
+            return data
+        groups: dict[Index, dict[Index, Bytes]] = {}
+        for chunk, data in chunks.items():
+            groups.setdefault(self._within(depth, chunk), {})[chunk] = data
+        parts = {within: self._assemble(depth + 1, members) for within, members in groups.items()}
         return self.levels[depth].assemble(parts)
 
     def chunks_beside(self, chunk: Index) -> list[Index]:
