@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -156,17 +156,18 @@ class SelectedArray(_Selectable):
         return self.selection.arranged(self.source.read(request), request)
 
 
+@dataclass(eq=False, repr=False)
 class CodedArray(_Selectable):
     """Values that xarray's coders decode on access.
 
     Any coder can fail if the metadata is invalid, for example if ``scale_factor`` is a string or a
     date is out of range. Errors from the coders are therefore re-raised as MetadataError.
 
-    Parameters
+    Attributes
     ----------
     array
         Selection of the stored values, which combines all indexing operations applied so far.
-    dtype
+    declared
         Data type of the decoded values.
     coders
         Copies of xarray's lazy decoding wrappers, innermost first. Unlike the originals, the copies
@@ -177,21 +178,12 @@ class CodedArray(_Selectable):
         Name of the store and path of the variable, for error messages.
     """
 
-    def __init__(
-        self,
-        array: SelectedArray,
-        dtype: np.dtype[Any],
-        coders: Sequence[Any],
-        joins: bool,
-        store: str,
-        name: str,
-    ) -> None:
-        self.array = array
-        self._dtype = dtype
-        self.coders = coders
-        self.joins = joins
-        self.store = store
-        self.name = name
+    array: SelectedArray
+    declared: np.dtype[Any]
+    coders: Sequence[Any]
+    joins: bool
+    store: str
+    name: str
 
     @classmethod
     def around(cls, values: Any, store: str, name: str) -> Any:
@@ -214,7 +206,7 @@ class CodedArray(_Selectable):
     @property
     def dtype(self) -> np.dtype[Any]:
         """Data type of the decoded values."""
-        return self._dtype
+        return self.declared
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -222,17 +214,14 @@ class CodedArray(_Selectable):
         shape = self.array.shape
         return shape[:-1] if self.joins else shape
 
-    def _with(self, array: SelectedArray) -> CodedArray:
-        return CodedArray(array, self._dtype, self.coders, self.joins, self.store, self.name)
-
     def __getitem__(self, indexer: indexing.ExplicitIndexer) -> CodedArray:
-        return self._with(self.array[self._completed(indexer)])
+        return replace(self, array=self.array[self._completed(indexer)])
 
     def _oindex_get(self, indexer: indexing.OuterIndexer) -> CodedArray:
-        return self._with(self.array.oindex[self._completed(indexer)])
+        return replace(self, array=self.array.oindex[self._completed(indexer)])
 
     def _vindex_get(self, indexer: indexing.VectorizedIndexer) -> CodedArray:
-        return self._with(self.array.vindex[self._completed(indexer)])
+        return replace(self, array=self.array.vindex[self._completed(indexer)])
 
     def _completed(self, indexer: Any) -> Any:
         key = indexing.expanded_indexer(indexer.tuple, self.ndim)
@@ -241,7 +230,7 @@ class CodedArray(_Selectable):
     def transpose(self, order: Sequence[int]) -> CodedArray:
         """Return the array with its dimensions in a different order."""
         last = (len(order),) if self.joins else ()
-        return self._with(self.array.transpose((*order, *last)))
+        return replace(self, array=self.array.transpose((*order, *last)))
 
     def get_duck_array(self) -> Any:
         """Read and decode the selected values.
@@ -259,7 +248,7 @@ class CodedArray(_Selectable):
             ErrorContext(store=self.store, variable=self.name),
             decoder_errors_as_metadata(self.store, self.name),
         ):
-            return as_declared(self.decode(stored), self._dtype, stored, self.decode)
+            return as_declared(self.decode(stored), self.declared, stored, self.decode)
 
     def decode(self, stored: Any) -> Any:
         """Decode stored values.
@@ -269,7 +258,7 @@ class CodedArray(_Selectable):
         """
         values = stored
         for coder in self.coders:
-            values = _apply_coder(coder, values, self._dtype)
+            values = _apply_coder(coder, values, self.declared)
         return values
 
 
