@@ -140,12 +140,10 @@ class StoredGroup:
     def _open_dropped(
         self, name: str | None, variable: NetcdfVariable, dims: tuple[str, ...]
     ) -> None:
-        dtype = _UNKNOWN if variable.node is None else variable.node.dtype
-        values = UnreadableArray(
-            NczarrError("the variable was excluded by drop_variables"), dtype, variable.shape
-        )
-        attributes = {} if name in self.problems else xarray_attributes(variable)
-        self.variables[name] = Variable(dims, SelectedArray(values), attributes)
+        error = NczarrError("the variable was excluded by drop_variables")
+        self.variables[name] = self._unreadable(name, variable, dims, error)
+        if name in self.problems:
+            self.variables[name].attrs = {}
         self.placeholders.add(name)
 
     def _open_variable(
