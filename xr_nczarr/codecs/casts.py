@@ -198,12 +198,7 @@ class Cast:
         ChunkError
             If the codec's parameters do not define a result for a value.
         """
-        masks: list[Array] = []
-        for value, _ in self.pairs:
-            mask = values != values if value != value else values == value
-            for earlier in masks:
-                mask &= ~earlier
-            masks.append(mask)
+        masks = [values != values if value != value else values == value for value, _ in self.pairs]
         if masks:
             values = np.where(np.logical_or.reduce(masks), self.source.type(0), values)
         native = values.astype(self.source.newbyteorder("="), copy=False)
@@ -212,7 +207,8 @@ class Cast:
                 self._to_integers(native, out)
             else:
                 self._to_floats(native, out)
-        for mask, (_, result) in zip(masks, self.pairs, strict=True):
+        # The first pair is applied last, so that it takes precedence.
+        for mask, (_, result) in zip(reversed(masks), reversed(self.pairs), strict=True):
             out[mask] = result
 
     def _to_integers(self, values: Array, out: Array) -> None:
