@@ -140,10 +140,12 @@ def check_fill(node: ArrayNode) -> None:
     ConflictError
         If a codec cannot store the fill value.
     """
+    if node.fill_value is None:
+        return
     flow = flow_of(node.dtype, (1,), DEFAULT_LIMITS)
-    fill = None if node.fill_value is None else np.array([node.fill_value], node.dtype)
+    fill = np.array([node.fill_value], node.dtype)
     for spec in node.codecs:
-        if fill is None or spec.name not in _VERSION_3_ONLY:
+        if spec.name not in _VERSION_3_ONLY:
             continue
         codec = compile_chain([spec], flow, DEFAULT_LIMITS, {})
         try:
@@ -157,7 +159,7 @@ def check_fill(node: ArrayNode) -> None:
             and not np.all(decoded != decoded)
         ):
             raise _changes_fill(fill, spec, f"the value would decode to {decoded[0]}")
-        flow = replace(codec.encoded, chunk=flow.chunk)
+        flow = codec.encoded
         fill = np.frombuffer(stored, flow.dtype)
 
 
