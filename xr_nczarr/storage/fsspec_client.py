@@ -107,8 +107,6 @@ class FsspecClient(RemoteClient):
     ) -> Self:
         """Return a client for an fsspec URL, which may be chained; see `filesystem_at`."""
         filesystem, root = filesystem_at(url, storage_options, rules)
-        if rules.trust is not None:
-            rules.trust.check_filesystem(filesystem, url)
         return cls(filesystem, root, rules, name=mask(url))
 
     @classmethod
@@ -489,10 +487,9 @@ def _create(data: bytes, filesystem: Any, path: str) -> bool | None:
     except (TypeError, ValueError, NotImplementedError):  # `mode` is not supported
         return None
     except Exception as error:
-        status = status_of(error)
-        if isinstance(error, FileExistsError) or status in _EXISTING_STATUS:
+        if isinstance(error, FileExistsError) or status_of(error) in _EXISTING_STATUS:
             return False
-        if status in UNCONDITIONAL_STATUS:
+        if status_of(error) in UNCONDITIONAL_STATUS:
             return None
         raise
     return True

@@ -80,7 +80,10 @@ def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) ->
     except Exception as error:
         raise storage_error(error, store=mask(url), key=None) from error
     filesystem, root = plain_filesystem(filesystem, root)
-    return synchronous(filesystem), root
+    filesystem = synchronous(filesystem)
+    if rules.trust is not None:
+        rules.trust.check_filesystem(filesystem, url)
+    return filesystem, root
 
 
 def synchronous(filesystem: Any) -> Any:
