@@ -245,7 +245,7 @@ def test_failing_request_is_sent_at_most_five_times(s3_server):
     with pytest.raises(StorageError):
         opened(s3_server, "busy", storage_options=storage_options)
     counts = Counter(request.path for request in s3_server.requests)
-    assert set(counts.values()) == {5}
+    assert max(counts.values()) == 5
 
 
 @pytest.mark.parametrize("release", sorted(VINTAGES))
