@@ -61,7 +61,10 @@ class ResolvedTarget:
 def resolve(
     target: object, access: Access | None = None, *, must_exist: bool = True
 ) -> ResolvedTarget:
-    """Resolve a target to its location and its store, without making remote requests.
+    """Resolve a target to its location and its store.
+
+    Remote requests are made only to read a reference set, or if fsspec makes them when it creates a
+    filesystem, for example to open an archive in a chained URL.
 
     Parameters
     ----------
@@ -116,8 +119,9 @@ class OpenedStore:
         ------
         NotFoundError
             If there is no group at `path`. The message lists the existing groups.
-        MetadataError
-            If the document of the group or of any of its parent groups is damaged.
+        NczarrError
+            If the group or one of its ancestors cannot be read. The error is the one recorded for
+            that group; see `check_readable`.
         """
         group = self.root
         path = f"{self.target_group}/{path or ''}".strip("/") if self.target_group else path
@@ -155,7 +159,7 @@ class OpenedStore:
         return ChunkedArray(variable.readable_node, self.store, self.options.reading)
 
     def visible_dimensions(self, path: str) -> dict[str, Dimension]:
-        """Map short names to the dimensions that the variables of the group at `path` can use.
+        """Return the dimensions that variables of the group at `path` can use, by short name.
 
         A group inherits the dimensions of its ancestors. A dimension hides an inherited dimension
         of the same name.
@@ -243,8 +247,8 @@ def _read_hierarchy(
 ) -> tuple[Store, Hierarchy]:
     """Read the hierarchy of a store, and return the store and the hierarchy.
 
-    If the store contains the parquet files of a reference set, the set is opened and returned as
-    the store. For `documents`, see `open_netcdf`.
+    If the store contains the parquet files of a reference set, return the store and the hierarchy
+    of that reference set instead. For `documents`, see `open_netcdf`.
     """
     location, store = resolved.location, resolved.store
     source = store if documents is None else MemoizingStore(store, documents)
@@ -290,7 +294,7 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log which arrays of a reference set have a fill value of 0 that is not treated as missing."""
+    """Log a warning that names the arrays of a reference set whose fill value 0 is not masked."""
     names = [
         variable.path
         for variable in root.all_variables()

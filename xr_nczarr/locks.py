@@ -1,7 +1,7 @@
 """Define thread locks and concurrency limits that remain usable after a fork.
 
-In the child, all locks are released and all limits are reset, because the threads that had acquired
-them exist only in the parent.
+In a forked child process, all locks are released and all limits are reset, because the threads
+that had acquired them exist only in the parent process.
 """
 
 from __future__ import annotations

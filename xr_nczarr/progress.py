@@ -1,4 +1,4 @@
-"""Show progress bars for long operations on standard error.
+"""Show progress bars on standard error during long operations.
 
 If tqdm is installed, it draws the bar, even in notebooks. Otherwise, the bar is a line of text.
 """

@@ -52,7 +52,10 @@ _LIFETIME = timedelta(minutes=5)
 
 
 class NoEquivalentError(Exception):
-    """Raised when a setting has no exact equivalent in obstore."""
+    """Raised when a setting has no exact equivalent in obstore.
+
+    The message names the setting, as a noun phrase that follows "obstore does not support".
+    """
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ _BATCH_OBJECTS = 256
 class _WrapperStore(Store):
     """Base class of read-only stores that wrap the store `source`.
 
-    Subclasses implement `probe`. `arguments` are the arguments of a subclass other than `source`.
+    Subclasses implement `probe`. `arguments` are the positional arguments of the subclass that
+    follow `source`.
     """
 
     def __init__(self, source: Store, *arguments: Any) -> None:
@@ -167,7 +168,7 @@ class CachingStore(_WrapperStore):
         )
 
     def _fill(self, keys: Iterable[str]) -> dict[str, Bytes | AccessDeniedError | None]:
-        """Add the objects at `keys` to the cache, unless they are in it.
+        """Download those objects at `keys` that are not in the cache yet, and add them to it.
 
         Return a dict that maps keys to responses that cannot be cached. Such a response is a web
         page, an AccessDeniedError, or None for a missing object.
@@ -288,7 +289,7 @@ class MemoizingStore(_WrapperStore):
 
     The dictionary `objects` maps each key requested so far to its object, or to None if the object
     is missing. Web pages are not kept, because some servers send a page instead of status 404 for a
-    missing object.
+    missing object. AccessDeniedErrors are not kept either.
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:

@@ -112,7 +112,8 @@ def connection(url: str, options: Mapping[str, Any], rules: Rules = DEFAULT_RULE
 class _ObstoreConnection(Connection):
     """A connection that uses obstore if possible and fsspec otherwise.
 
-    In a forked process, fsspec is used because obstore would hang.
+    If this process was forked after obstore was imported, fsspec is used, because obstore would
+    hang.
 
     Only `url`, `options` and `rules` are pickled. In an unpickled connection, the library is chosen
     on the first call to `client`, not during unpickling: an exception raised while unpickling would
@@ -238,7 +239,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
         if ":" in bucket:  # the ARN of an access point, or a server with a port
             raise NoEquivalentError("this kind of URL")
         if path and not all(map(_is_plain, path.rstrip("/").split("/"))):
-            raise NoEquivalentError("this kind of path")
+            raise NoEquivalentError("paths with empty, '.', '..' or unprintable components")
         arguments |= _ARGUMENTS[kind](merged)
         server = arguments["config"].get("endpoint", "")
     network["allow_http"] = server.startswith("http://")

@@ -85,7 +85,7 @@ class FsspecClient(RemoteClient):
         self.web = is_web_filesystem(filesystem)
         # Only fsspec's caching filesystems have this method.
         self._is_cache = hasattr(filesystem, "_check_file")
-        # A cache does not know the size of a cached file.
+        # A cache does not support suffixes, because it does not know the size of a cached file.
         self.supports_suffixes = "abfs" not in filesystem.protocol and not self._is_cache
         base, mark, query = root.partition("?") if self.web else (root, "", "")
         self.root = base.rstrip("/")
@@ -143,7 +143,7 @@ class FsspecClient(RemoteClient):
         return f"{self.root}/{key}" if self.root else key
 
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
-        """Yield the requested bytes for each request, or None for a missing file.
+        """Yield the response to each request; see `Response`.
 
         While the caller processes a response, helper threads prefetch the next batches.
         """
@@ -200,7 +200,7 @@ class FsspecClient(RemoteClient):
         Return -1 if the server does not report the size.
         """
         while hasattr(filesystem, "_check_file"):
-            filesystem = filesystem.fs  # a cache lists the folder, which is impossible over HTTP
+            filesystem = filesystem.fs  # a cache would list the folder, which HTTP cannot do
         filesystem.invalidate_cache()  # a cached listing may be outdated
         try:
             info = filesystem.info(path)

@@ -35,7 +35,8 @@ def is_web_filesystem(filesystem: Any) -> bool:
 def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) -> tuple[Any, str]:
     """Return the filesystem for an fsspec URL and the path in that filesystem.
 
-    The URL may be chained. Requests are made only if the chain contains an archive.
+    The URL may be chained. Requests are made only if the chain contains an archive, or if the
+    filesystem connects to its server immediately, as for FTP.
     """
     # Synchronous calls cannot use the caller's event loop.
     options = {

@@ -98,7 +98,8 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 def fold_name(name: str) -> str:
     """Normalize the case and the Unicode form of a name.
 
-    Some file systems treat names with the same result as the same name.
+    Some file systems treat two names as the same name if this function returns the same result for
+    both.
     """
     return normalize("NFC", normalize("NFC", name).casefold())
 
@@ -155,7 +156,7 @@ class KeyLocks:
 
     def __init__(self) -> None:
         self._guard = ProcessLock()
-        # The weak references drop each lock that no thread holds or waits for.
+        # Because the references are weak, a lock that no thread holds or waits for is removed.
         self._locks: WeakValueDictionary[Hashable, ProcessLock] = WeakValueDictionary()
 
     @contextmanager

@@ -35,7 +35,7 @@ _PROFILE = ("awsprofile", "aws.profile")
 _REFERENCE_LINK = re.compile("(?=reference:(?://|:))reference(?:://(?P<group>.*?))?(?:::|(?=#)|$)")
 
 V3_PACKAGES = frozenset(("icechunk", "virtualizarr"))
-"""The packages whose stores support only Zarr v3 and raise errors for any other keys."""
+"""The packages whose stores accept only the keys of Zarr v3 and raise errors for all others."""
 
 # Host names of Amazon S3. The bucket is either in the path or at the start of the host name.
 _AMAZON = re.compile(
@@ -64,7 +64,7 @@ class Location:
         them (``noxarray``). None means that the fragment contains neither word.
     is_reference_set
         Whether the target names a reference set explicitly, as ``reference://`` URLs do. If so,
-        `url` is the URL of the set's document. It is empty if the storage options or `filesystem`
+        `url` is the URL of the reference document, or empty if the storage options or `filesystem`
         contain the document.
     group
         Path of the group, if the target is a ``zarr.Group`` or a URL that begins with
@@ -191,7 +191,8 @@ def absolute_path(path: str) -> str:
 def _holds_buffers(target: object) -> bool:
     """Return whether zarr-python has filled a dict with its own ``Buffer`` objects.
 
-    Such a dict is accessed through zarr-python, because zarr-python cannot read plain bytes.
+    Such a dict is accessed through zarr-python, which could not read plain bytes that this package
+    writes to it.
     """
     value = next(iter(target.values()), None) if isinstance(target, dict) else None
     return "zarr" in defining_packages(value)

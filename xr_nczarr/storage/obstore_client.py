@@ -66,8 +66,8 @@ class ObstoreClient(RemoteClient):
         A URL without secrets, for error messages. If None, it is derived from `store`.
     substitute
         For a web server, a function that returns an fsspec client for the same objects. For any
-        other store, None. The fsspec client lists folders. If obstore rejects a response, the
-        request is repeated with the fsspec client, which is then used for all further requests.
+        other store, None. The fsspec client lists folders and returns sizes. If obstore rejects
+        a response, the fsspec client repeats the request and fetches all further objects.
     """
 
     pooled = True
@@ -105,7 +105,7 @@ class ObstoreClient(RemoteClient):
         Raises
         ------
         StorageError
-            If called in a forked process, where obstore would hang.
+            If this process was forked after obstore was imported, because obstore would hang.
         """
         if self.remote:
             process.check("obstore", self.name)
@@ -117,7 +117,7 @@ class ObstoreClient(RemoteClient):
         return super().identity if self.shared else f"{self.name} {id(self.store)}"
 
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
-        """Yield the response to each request, or None for a missing object.
+        """Yield the response to each request; see `Response`.
 
         While the caller processes a response, threads request the next ones. To limit memory use,
         fewer responses are requested ahead if the objects are large.

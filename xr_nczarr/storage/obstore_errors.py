@@ -37,7 +37,7 @@ _LOCAL = "Generic LocalFileSystem error"  # followed by a path, which may resemb
 _INVALID_PATH = "Could not parse path"
 _MISSING_BUCKET = re.compile("<Code>(?:NoSuchBucket|ContainerNotFound)</Code>")
 _EXPIRED = "<Code>ExpiredToken</Code>"  # sent with status 400
-# Mapping from words in the messages of errors without a response to the remedies.
+# Remedies for requests without a response, by words in the error message.
 _REMEDIES = {
     "dns error": CHECK_HOST,
     "InvalidCertificate": CHECK_CERTIFICATE,

@@ -140,7 +140,10 @@ DEFAULT_ACCESS = Access()
 def open_store(
     location: Location, access: Access = DEFAULT_ACCESS, *, must_exist: bool = True
 ) -> Store:
-    """Open the store at a location, without making remote requests.
+    """Open the store at a location.
+
+    Remote requests are made only if fsspec makes them when it creates the filesystem, for example
+    to open an archive in a chained URL.
 
     Parameters
     ----------
@@ -175,7 +178,10 @@ def open_store(
 def open_url(
     url: str, options: Mapping[str, Any], access: Access = DEFAULT_ACCESS, *, filesystem: Any = None
 ) -> LocalStore | RemoteStore:
-    """Open the folder at a path or an fsspec URL, without making a request.
+    """Open the folder at a path or an fsspec URL.
+
+    Remote requests are made only if fsspec makes them when it creates the filesystem, for example
+    to open an archive in a chained URL.
 
     Parameters
     ----------
@@ -319,8 +325,9 @@ def _check_chain(url: str) -> None:
     """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
 
     fsspec ignores a path passed to a cache, and everything after a protocol that cannot wrap
-    another URL. A nested zip file is also rejected if the URL does not name the inner file. So is a
-    cache of fsspec in front of another cache, because most combinations fail.
+    another URL. This function also rejects a nested zip file if the URL does not name the inner
+    file, and any cache except ``simplecache`` in front of another cache, because most combinations
+    fail.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem

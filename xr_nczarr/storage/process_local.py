@@ -31,7 +31,7 @@ class ForkState:
     used
         Whether the library was used in this process.
     forked
-        Whether the library was used in the parent process before it was forked.
+        Whether this process was forked from a process that had used the library.
     """
 
     def __init__(self, package: str | None = None) -> None:

@@ -211,7 +211,7 @@ class RemoteStore(Store):
         """Write an object unless it exists; return whether the stored object now equals `data`.
 
         If the store supports conditional requests, as S3 does, exactly one of two concurrent
-        writers succeeds. Otherwise, this method first checks whether the object exists.
+        writers creates the object. Otherwise, this method first checks whether the object exists.
         """
         self.check_writable()
         created = self._client.create(key, data)

@@ -34,8 +34,8 @@ _Result = TypeVar("_Result")
 class ListedObject(NamedTuple):
     """An object in a listing.
 
-    `size` is in bytes. `version` is a string that changes whenever the object changes, such as its
-    ETag. Each of them is None if the listing does not contain it.
+    `size` is in bytes. `version` is a string that changes whenever the object changes, such as an
+    ETag. Either of them is None if the server's listing does not contain it.
     """
 
     key: str
@@ -141,8 +141,9 @@ def map_ahead(
 ) -> Iterator[_Result]:
     """Yield ``work(item)`` for each item, in order, with up to `count` calls in progress.
 
-    While the caller processes a result, the threads of `executor` compute the next ones. After each
-    result, `count_after` returns the new value of `count`. If it is None, `count` never changes.
+    While the caller processes a result, the threads of `executor` compute the next ones.
+    `count_after` is called with each result and returns the new value of `count`. If `count_after`
+    is None, `count` never changes.
     """
     source = iter(items)
     pending = deque(executor.submit(work, item) for item in islice(source, count))
@@ -206,8 +207,8 @@ class RemoteClient(Connection):
     def _retried(self, action: Callable[[], _Result], key: str) -> _Result:
         """Return the result of `action`, which accesses the object at `key`.
 
-        If `action` fails, it is repeated as long as the failure is transient. The last failure is
-        raised as the error that `_failure` returns.
+        If `action` fails with a transient error, it is repeated as often as `Rules.retry` allows.
+        The last exception is converted with `_failure` and raised.
         """
         for _ in self.rules.retry.tries():
             try:
@@ -225,7 +226,7 @@ class RemoteClient(Connection):
         """Convert an exception that the library raised when accessing `key` to an NczarrError."""
 
     def _log_retry(self, failure: NczarrError, key: str) -> None:
-        _log.info("%s: %s: request failed (%s), retrying", self.name, key, failure.problem)
+        _log.info("%s: %s: transient failure (%s)", self.name, key, failure.problem)
 
     @abstractmethod
     def put(self, key: str, data: Bytes) -> None:

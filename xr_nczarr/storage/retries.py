@@ -292,7 +292,10 @@ def page_error(
 
 @contextmanager
 def explained_listing_errors() -> Iterator[None]:
-    """Add the fact that a listing was denied to an AccessDeniedError from the ``with`` block."""
+    """Explain any AccessDeniedError that is raised in the ``with`` block, which lists objects.
+
+    The message then says that objects cannot be listed, and the remedy becomes `CHECK_LISTING`.
+    """
     try:
         yield
     except AccessDeniedError as error:

@@ -10,7 +10,7 @@ from s3fs import S3FileSystem
 
 from xr_nczarr.storage.retries import Retry
 
-_MAX_REMOVED = 1000  # the most that S3 removes in one request
+_MAX_REMOVED = 1000  # maximum number of objects that S3 removes in one request
 
 
 class S3(S3FileSystem):  # type: ignore[misc]
@@ -24,7 +24,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
         """Return the entries under a prefix, or an empty list if there are no entries.
 
         In the latter case, s3fs's own method also looks for an object with the same name as the
-        prefix, and lists the whole parent folder for this.
+        prefix. To find it, that method lists the whole parent folder.
         """
         path = self._strip_protocol(path).rstrip("/")
         if not path:

@@ -19,7 +19,7 @@ _locks = KeyLocks()
 
 
 def granted(response: _Result | AccessDeniedError) -> _Result:
-    """Return an object that `Store.probe` yielded, or raise the AccessDeniedError in its place."""
+    """Return a response that `Store.probe` yielded, or raise it if it is an AccessDeniedError."""
     if isinstance(response, AccessDeniedError):
         raise response
     return response

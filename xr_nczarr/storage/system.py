@@ -1,7 +1,7 @@
 """Wrap system calls for files, with replacements for calls that some operating systems lack.
 
-No other module of this package checks which operating system it runs on. The replacements are
-listed in docs/reference/versions.md.
+Other modules do not check which operating system they run on, except by its path separator. The
+replacements are listed in docs/reference/versions.md.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _OFFSET = ctypes.c_int64
 _AT_FDCWD, _EXCHANGE, _SYNC_FILE_RANGE_WRITE = -100, 2, 2
 _MAX_READ_BYTES = 1 << 20  # per call
 _MIN_EARLY_BYTES = 256 << 10  # minimum file size for `start_sync` to have an effect
-# Seconds to wait before each retry. Other programs, such as readers, virus scanners and indexers,
-# keep a file open only briefly.
+# Seconds to wait before each retry on Windows, where a file that another program has open cannot be
+# replaced. Readers, virus scanners and indexers keep a file open only briefly.
 _WAITS = tuple(0.01 * 2**n for n in range(8)) if _WINDOWS else ()
 _LOCK_WAIT = 0.01
 
@@ -414,10 +414,10 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def broken_link(path: str, folder: str) -> str | None:
-    """Return the path of a broken symbolic link that makes `path` in `folder` missing, or None.
+    """Return the path of the broken symbolic link that makes `path` missing, or None.
 
-    A link is broken if its target does not exist, for example because it is on an unmounted file
-    system.
+    The link is at `path` or at one of its parents inside `folder`. A link is broken if its target
+    does not exist, for example because the target is on an unmounted file system.
     """
     while len(path) > len(folder):
         if os.path.islink(path) and not os.path.exists(path):

@@ -100,10 +100,10 @@ def is_below(url: str, prefix: str) -> bool:
 
 
 def is_private(host: str) -> bool:
-    """Return whether a host is private, such as a loopback, link-local or metadata host.
+    """Return whether a host is private, such as a loopback, link-local or cloud metadata host.
 
-    `host` is a name or an IP address. An address is private if it is not globally reachable. Names
-    are recognized by their ending, without a DNS lookup.
+    `host` is a name or an IP address. An address is private if it is not globally reachable. A
+    private name is recognized by its ending, without a DNS lookup.
     """
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith((".localhost", ".local", ".internal")):

@@ -94,7 +94,7 @@ def normalize(url: str) -> str:
 
 
 def unwrapped_url(url: str) -> str:
-    """Return a chained URL without ``dir`` and caches. It refers to the same objects.
+    """Remove ``dir`` and caches from a chained URL. The result refers to the same objects.
 
     Examples
     --------

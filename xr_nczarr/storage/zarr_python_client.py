@@ -75,7 +75,7 @@ class ZarrPythonClient(RemoteClient):
         self.store = store
         self.folder = path.strip("/")
         self.v3_only = bool(packages & V3_PACKAGES)
-        # Icechunk, VirtualiZarr and obstore start threads of their own.
+        # Icechunk, VirtualiZarr and obstore start their own threads.
         self._has_threads = self.v3_only or "ObjectStore" in names
         _store_threads.used = _store_threads.used or self._has_threads
         in_memory = not names.isdisjoint(_IN_MEMORY)
@@ -113,7 +113,8 @@ class ZarrPythonClient(RemoteClient):
         Raises
         ------
         StorageError
-            If called in a forked process, where the store would hang.
+            If the store would hang, because this process was forked after the parent process had
+            used a store that starts threads.
         """
         if self._has_threads:
             _store_threads.check(type(self._innermost).__name__, self.name)
@@ -145,8 +146,9 @@ class ZarrPythonClient(RemoteClient):
     ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
-        If a range extends beyond the end of the object, the response is shorter than requested. If
-        the store raises an error, so does this client, even if access was denied.
+        If a range extends beyond the end of the object, the response is shorter than requested. Any
+        error from the store is raised. Unlike other clients, this client never yields an
+        AccessDeniedError.
         """
         for request in requests:
             check_key(request.key, self.name)
@@ -353,7 +355,7 @@ class ZarrPythonClient(RemoteClient):
         return listing
 
     async def _is_object(self, path: str, in_node: bool) -> bool:
-        """Return whether `path` is the key of an object, and not a prefix or a node.
+        """Return whether `path` is the key of an object, rather than of a folder, group or array.
 
         `in_node` is true if the path is directly within a group or array of a Zarr v3 store.
         """

@@ -232,7 +232,14 @@ class ZipStore(Store):
     def _entry(self, key: str) -> ZipEntry | None:
         """Return the entry at `key`, or None if it does not exist.
 
-        Raise an error if the entry is damaged, too large, or in an unsupported format.
+        Raises
+        ------
+        UnsupportedError
+            If the entry is encrypted, or uses an unsupported compression method.
+        StorageError
+            If the entry is damaged.
+        LimitError
+            If the entry is larger than `max_object_bytes`.
         """
         check_key(key, self.name)
         entry = self._contents.entries.get(key)

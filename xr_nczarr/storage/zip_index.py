@@ -80,8 +80,8 @@ class ZipContents:
             raise NotFoundError("the zip file does not exist", store=store)
         self._folder, self._key, self._store = folder, key, store
         self._end = memoryview(end)
-        # If `end` is not the whole file, its size is implied. The implied size is wrong if other
-        # data precedes the first entry.
+        # If `end` is not the whole file, the size of the file is computed from `end`. The result is
+        # wrong if other data precedes the first entry.
         self._size = len(end) if len(end) < _END_BYTES else _implied_size(bytes(end))
         self._position = 0
         self.entries = _read_entries(self, store)
