@@ -123,6 +123,8 @@ def _decode(
     ------
     Exception
         If an option in `decoding` is invalid. This is xarray's error, which is not converted.
+    MetadataError
+        If xarray can decode each variable alone, but not the whole group.
     """
     attributes = xarray_attributes(source.group)
     decoding = for_empty_times(source.variables, decoding)

@@ -337,8 +337,8 @@ def require_chunks(array: LazyArray) -> LazyArray:
 def normalize_packing(attributes: dict[Any, Any]) -> None:
     """Replace, in place, packing attributes that make xarray decode values to the wrong dtype.
 
-    An array or a list of one number becomes the number, because xarray can decode values with a
-    list to objects.
+    An array or list that contains a single number becomes this number. With a list, xarray may
+    decode the values to dtype object.
 
     An integer ``scale_factor`` becomes a Python number. With a NumPy integer, xarray would decode
     values to the dtype of that integer. The values could then overflow, and missing values could
@@ -366,7 +366,7 @@ def _decoding_keys(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Return a key for each variable, equal for all variables that are decoded in the same way.
+    """Map each variable to a key that it shares with all variables that are decoded alike.
 
     The key of a numeric variable consists of its dtype and the attributes that affect decoding.
     Bounds and non-numeric variables have unique keys. If a decoding option has different values for

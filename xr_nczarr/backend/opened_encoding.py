@@ -82,7 +82,7 @@ def stored_encoding(
         # Set the dtype here, because xarray loses the byte order when it decodes the variable.
         encoding["dtype"] = node.dtype
     if node.dtype.byteorder == ">":
-        # Not the key `endian`, with which xarray's netcdf4 engine fails to write native numbers.
+        # Do not set the key `endian`: xarray's netcdf4 engine would fail to write native numbers.
         encoding["codecs"].append({"id": "bytes", "endian": "big"})
     return encoding
 

@@ -40,7 +40,10 @@ _MAX_PREFETCHED_CHUNKS = 4
 _MAX_PREFETCHED_BYTES = 1 << 20
 
 _INDEX_CHUNK_BYTES = 16 << 10
-"""Minimum size counted for each chunk of a coordinate, because reading a chunk takes a request."""
+"""Minimum number of bytes that each chunk of a coordinate counts toward `max_index_bytes`.
+
+Small chunks count too, because reading a chunk takes a request.
+"""
 
 _UNKNOWN = np.dtype("V8")
 
@@ -167,7 +170,7 @@ class StoredGroup:
         if self.opened.options.on_unsupported == "skip":
             return
         self.as_stored[name] = stored
-        # Add a placeholder without attributes that could make decoding fail.
+        # Add a placeholder. It has no attributes, because they could make decoding fail.
         self.variables[name] = Variable(stored.dims, stored._data)
         self.placeholders.add(name)
 

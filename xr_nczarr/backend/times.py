@@ -1,4 +1,4 @@
-"""Decode times. All parts of a variable get the same type, and missing dates stay missing."""
+"""Decode times such that all parts of a variable have one dtype, and missing dates stay missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def for_empty_times(
     """Return decoding options that let xarray decode empty time variables.
 
     By default, xarray fails to decode an empty array in a calendar that NumPy does not support,
-    because it looks for the earliest time. With ``use_cftime=True``, it does not.
+    because it looks for the earliest time. With ``use_cftime=True``, it skips this search.
     """
     if decoding.get("decode_times", True) is not True or decoding.get("use_cftime") is not None:
         return decoding
@@ -89,8 +89,8 @@ def as_declared(
 ) -> Any:
     """Convert times to the dtype that the variable declares. Return other values unchanged.
 
-    dask assumes that each block has the declared dtype. Otherwise, it would convert some blocks to
-    the dtype of others, and thereby change times.
+    dask assumes that each block has the declared dtype. If a block had another dtype, dask would
+    convert blocks to a common dtype, and thereby change times.
 
     Parameters
     ----------

@@ -42,8 +42,9 @@ _BYTES_IN_FLIGHT = 64 << 20
 # instead of 8, reading 2,048 chunks of 64 kB takes 1.3 to 1.7 times as long.
 _QUICK_SECONDS = 0.002
 _FEW_THREADS = 8
-# Between two requests, a thread needs the GIL. Reading several small chunks in a row shortens this
-# time. Large chunks are read one by one, so that all threads finish at about the same time.
+# Between two requests, a thread needs the GIL. It needs the GIL for less time if it reads several
+# small chunks in a row. Large chunks are read one by one, so that all threads finish at about the
+# same time.
 _REMOTE_BATCH_PARTS = 4
 _REMOTE_BATCH_BYTES = 256 << 10
 _BATCHES_PER_THREAD = 8
@@ -145,7 +146,7 @@ class ChunkedArray:
 
     @contextmanager
     def _explained_limit(self) -> Iterator[None]:
-        """Extend a LimitError raised in the ``with`` block if no option can change the limit."""
+        """Explain a LimitError raised in the ``with`` block if no option can change the limit."""
         try:
             yield
         except LimitError as error:

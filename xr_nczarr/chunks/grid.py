@@ -287,8 +287,8 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
         return _NOTHING
     if (count := _count_slice(range(start, stop, step), chunk)) > _MAX_CHUNKS:
         raise UnsupportedError(
-            f"the selection has {count:,} chunks along one dimension, too many to read at once "
-            f"(at most {_MAX_CHUNKS:,})",
+            f"the selection touches {count:,} chunks along one dimension; expected at most "
+            f"{_MAX_CHUNKS:,}",
             remedy="Select part of the dimension",
         )
     if step < 0:

@@ -194,11 +194,12 @@ class PartReader:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Let only one thread at a time read small pieces of local files.
+        """Wait for this thread's turn to read small pieces of local files.
 
         Threads that read such pieces contend for the GIL after each system call. They are faster if
         they take turns: one thread reads while the others decode. On a slow file system, reading
-        needs the GIL for only a little of the time, so a thread soon stops waiting for its turn.
+        rarely needs the GIL. A thread therefore waits at most `_MAX_TURN_SECONDS`, and then reads
+        even if it is not its turn.
         """
         acquired = self._lock.acquire(timeout=_MAX_TURN_SECONDS)
         try:
@@ -210,8 +211,8 @@ class PartReader:
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
         """Return a view of the result into which a chunk can be decoded directly.
 
-        Return None unless all elements of the chunk are selected, and are contiguous in the result,
-        which has the dtype of the chunk.
+        Return None unless the whole chunk is selected, its elements are contiguous in the result,
+        and the result has the dtype of the chunk.
         """
         if not self.in_place or not part.complete:
             return None
@@ -357,9 +358,9 @@ class PartReader:
 
 
 def _buffer(array: Array) -> Any:
-    """Return an object with the memory of an array that supports the buffer protocol.
+    """Return an object that provides the memory of an array through the buffer protocol.
 
-    Arrays of times, and of dtypes from other packages, do not support it.
+    Arrays of times, and arrays of dtypes from other packages, do not support this protocol.
     """
     return array if array.dtype.kind in "iufb" else bytes_of(array)
 

@@ -277,9 +277,9 @@ class _ShardReader(ABC):
                 yield memoryview(data)[start : start + span.length]
 
     def check_missing(self, key: str) -> None:  # noqa: B027
-        """Do nothing, unless the index that lists a chunk as missing may be outdated.
+        """Raise an error if a chunk may appear to be missing only because an index is outdated.
 
-        `key` is the key of the shard.
+        `key` is the key of the shard. Readers that do not cache indices do nothing.
         """
 
     @abstractmethod

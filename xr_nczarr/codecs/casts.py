@@ -270,7 +270,7 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 
     `values` contains the numbers before rounding, and `nearest` contains NumPy's results. A value
     that overflowed to infinity in `nearest` can still round to the largest float if its magnitude
-    is below the next power of two.
+    is below the first power of two that exceeds this float.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES

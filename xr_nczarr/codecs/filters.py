@@ -166,7 +166,7 @@ def build_sized(request: StepRequest) -> Step:
         return step
 
     def decode(data: Buffer) -> Buffer:
-        """Return a view of the data after verifying the checksum, whereas numcodecs copies it."""
+        """Verify the checksum, and return a view of the data, which numcodecs would copy."""
         stored = np.frombuffer(data, UINT8)
         at_end = codec.location == "end"
         body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])

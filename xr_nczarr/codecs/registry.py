@@ -119,8 +119,14 @@ def check_codec(
 ) -> None:
     """Check that all codecs of an array and of its shards are known and allowed.
 
-    This function raises the same errors as `compile_codec`, but does not check configurations or
-    sizes.
+    In contrast to `compile_codec`, configurations and sizes are not checked.
+
+    Raises
+    ------
+    UnsupportedError
+        If a codec is unknown or unavailable.
+    RefusedError
+        If the array uses the ``pickle`` codec, and `custom` contains no class for it.
     """
     shard_specs = [spec for shard in node.shards for spec in (*shard.codecs, *shard.index_codecs)]
     with ErrorContext(variable=node.path):
@@ -285,8 +291,8 @@ def _place(spec: CodecSpec) -> str:
 def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
     """Return the function that builds a codec.
 
-    Codecs passed by the caller take precedence, followed by this package's own, those in numcodecs,
-    and finally zarr-python plugins.
+    Codecs passed by the caller take precedence, followed by those of this package, those registered
+    with numcodecs, plugins for zarr-python, and finally plugins for numcodecs.
     """
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:

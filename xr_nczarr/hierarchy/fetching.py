@@ -49,11 +49,12 @@ def is_record_document(data: Bytes) -> bool:
 
 
 class SimilarStores:
-    """For each remote folder, a count of consecutive stores that had consolidated metadata.
+    """A record of the remote folders whose stores have consolidated metadata.
 
-    A store without consolidated metadata resets the count of its folder to zero. Usually, either
-    all stores in a folder have consolidated metadata, or none of them do. If consolidated metadata
-    is expected but missing, opening the store takes one more batch of requests.
+    Usually, either all stores in a folder have consolidated metadata, or none of them do. For each
+    folder, this record therefore counts the consecutive stores that had it. A store without it
+    resets the count to zero. If consolidated metadata is expected but missing, opening the store
+    takes one more batch of requests.
     """
 
     def __init__(self) -> None:
@@ -247,7 +248,7 @@ def denied_error(denied: Mapping[str, AccessDeniedError], keys: Sequence[str]) -
     """Build the error to raise after access to root documents was denied.
 
     `denied` maps inaccessible keys to errors. If all of the requested `keys` are inaccessible, the
-    message names options that may help.
+    error names options that the caller can try.
     """
     error = next(iter(denied.values()))
     if len(denied) < len(keys):

@@ -36,11 +36,11 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
     """Return an array node with the chunk key separator of the chunks in the store.
 
-    The node is returned unchanged if its metadata declares the separator, or if the first or the
-    last chunk is stored under a key with the default separator of the Zarr version. Otherwise, the
-    array's folder is listed. The alternative separator is used only if there are chunks and all of
-    their keys have it. Readers try the default separator first, so existing chunks with this
-    separator would hide new chunks with the alternative separator.
+    The node is returned unchanged if its metadata declares the separator. It is also returned
+    unchanged if the first or the last chunk is stored under a key with the default separator of the
+    Zarr version. Otherwise, the array's folder is listed. The alternative separator is used only if
+    there are chunks and all of their keys have it. Readers try the default separator first, so an
+    existing chunk with the default separator would hide a new chunk with the alternative separator.
     """
     if len(node.key_notations) == 1:
         return node

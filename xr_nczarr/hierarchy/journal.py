@@ -57,11 +57,11 @@ class Journal:
         *,
         chunks: bool = False,
     ) -> Journal:
-        """Create the journal for an update to a set of metadata documents.
+        """Create the journal of a write that changes documents or chunks.
 
-        `documents` maps keys to the new content, with None for a document to remove. `stored`
-        contains the current content in the same order, with None for a document that does not exist
-        yet.
+        `documents` maps the key of each changed object to its new content, with None for an object
+        to remove. `stored` contains the current content of these objects in the same order, with
+        None for an object that does not exist yet. See `Journal` for the other parameters.
         """
         changes = zip(documents.items(), stored, strict=True)
         entries = [(key, _text(current), _digest(new)) for (key, new), current in changes]

@@ -174,7 +174,7 @@ class _Search:
         documents: dict[str, Document] = {}
         usual = [zarr for zarr in candidates if not zarr.is_rare]
         # Rare versions are tried one by one, because "meta" is a document in v1, but a directory in
-        # the draft.
+        # the v3 draft.
         for batch in (usual, *([zarr] for zarr in candidates if zarr.is_rare)):
             keys = [key for zarr in batch for key in zarr.root_keys() if key not in documents]
             denied: dict[str, AccessDeniedError] = {}
@@ -338,8 +338,13 @@ class _Search:
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
         """Yield the path and kind of each child of the groups. The kind is None if unknown.
 
-        If a group's metadata does not list its children, the store is listed. If the store cannot
-        be listed, an error is raised. Before that, sidecars that may list the children are read.
+        If a group's metadata does not list its children, the store is listed. Sidecars that may
+        exist are then read too, because they may list the children.
+
+        Raises
+        ------
+        AccessDeniedError, UnsupportedError
+            If the store cannot be listed, and no metadata lists the children of a group.
         """
         unlisted = [group for group in groups if self.options.listed_children(group) is None]
         listings = list(self.source.probed.map_concurrently(self._listing, unlisted))

@@ -49,8 +49,8 @@ def annotate(group: Group, layout: Layout) -> Hierarchy:
     Raises
     ------
     UnsupportedError
-        If the Zarr version does not support the dialect of the layout, or the dialect does not
-        support the type of an attribute.
+        If the Zarr version does not support the dialect of the layout, or if the dialect cannot
+        represent the value of an attribute.
     NczarrError
         If a variable has no array. The error raised is the variable's `error`, if that is set.
     """
@@ -143,8 +143,8 @@ class _Writer:
         if not is_fill_value(declared, node.dtype):  # invalid, as reported when the source was read
             declared = None
         required = self.zarr.requires_fill_value
-        # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
-        # requires a fill value, as in xarray.
+        # As in xarray, the fill value of a plain Zarr array may differ from `_FillValue` if the
+        # Zarr version requires a fill value.
         if declared is not None and (self.typed or not required or fill is None):
             fill = _as_scalar(declared, node.dtype)
         if fill is None and required:
@@ -214,7 +214,7 @@ class _Writer:
         own = [name for name in fields["attributes"] if name != XARRAY_DIMENSIONS]
         for vintage in self.vintages:
             recorded = _recorded_types(types, vintage)
-            # netCDF-C before 4.9.1 fails on the type JSON, except for its own attributes.
+            # NCZarr's own attributes have the type JSON, which netCDF-C before 4.9.1 cannot read.
             if vintage.types_holder == "attributes" and vintage.has_json_type:
                 recorded |= {name: render_type(JSON, vintage) for name in (*own, vintage.types)}
             holder = attributes if vintage.types_holder == "attributes" else fields["sidecars"]
@@ -223,12 +223,12 @@ class _Writer:
 
 
 def _recorded_types(types: Mapping[str, str], vintage: Vintage) -> dict[str, str]:
-    """Render the types of user attributes in an NCZarr layout, omitting those it does not record.
+    """Render the types of user attributes, omitting types that the NCZarr layout does not record.
 
     `types` maps the names of attributes to netCDF types.
     """
     if vintage.types_holder == "sidecars":
-        # The releases that read sidecars have no common notation for other types.
+        # The releases that read sidecars have a common notation only for numeric types.
         types = {name: kind for name, kind in types.items() if kind in NUMBERS}
     # netCDF-C cannot open a store with a user attribute of type JSON.
     json_type = JSON if vintage.appendix_e else TEXT
@@ -239,7 +239,10 @@ def _recorded_types(types: Mapping[str, str], vintage: Vintage) -> dict[str, str
 
 
 def _listed_types(recorded: dict[str, str], vintage: Vintage) -> Json:
-    """Return the value of the member of an annotation that lists the types in `recorded`."""
+    """Return attribute types in the form in which an NCZarr layout lists them.
+
+    `recorded` maps the names of attributes to types in the notation of the layout.
+    """
     if not vintage.appendix_e:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
@@ -366,9 +369,11 @@ def attribute_changes(
 def _members(
     node: Node, places: Places, member: str
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
-    """Yield the holder and name of each annotation at `places` that contains `member`.
+    """Find `member` in each annotation at `places`, omitting annotations that do not contain it.
 
-    Also yield the name that the annotation uses for this member, its value, and the layout.
+    Yield the holder and the name of the annotation, the name and the value of the member, and the
+    layout. `member` is the name of a `Vintage` field. The member's name in the annotation can
+    differ.
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None

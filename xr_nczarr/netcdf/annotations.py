@@ -2,7 +2,7 @@
 
 Different releases of netCDF-C store annotations in different layouts. A `Vintage` describes one
 layout: the location of each annotation, and the names of its members. An annotation is looked up at
-the locations of all layouts, from the newest to the oldest. In every location, the member names of
+the locations of all layouts, from the newest to the oldest. At every location, the member names of
 all layouts are accepted. Sizes, names and array types are checked here, but attribute types are
 not.
 """
@@ -53,7 +53,7 @@ class Vintage:
     text_type
         Notation for the type of text attributes.
     has_json_type
-        Whether these releases support the attribute type JSON.
+        Whether the releases that write the layout support the attribute type JSON.
     """
 
     dialect: str

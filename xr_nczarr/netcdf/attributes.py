@@ -33,7 +33,7 @@ _NOT_FINITE = {
 }
 _EXPECTED = "a string, a number, or a sequence of strings or numbers"
 NO_STRINGS = np.array([], "U1")
-"""An attribute of type string without values. An empty list is stored as numbers instead."""
+"""The value of a string attribute without items. An empty list would be stored as float64."""
 _RANGES = {
     **{name: (np.iinfo(name).min, np.iinfo(name).max) for name in NUMBERS if "int" in name},
     # Larger values round to infinity.
@@ -143,10 +143,10 @@ def _inferred(items: list[Json]) -> Any:
 def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     """Infer the types of decoded attributes as netCDF-C does, if the node has no NCZarr metadata.
 
-    The type of `_FillValue` is inferred only if its value does not fit the variable's dtype. `node`
-    is the stored node, or None for a group or variable that is not stored, or whose metadata is
-    unusable. If `node` has NCZarr metadata, the attributes are returned unchanged, because they
-    already have netCDF types.
+    If the node has NCZarr metadata, the attributes already have netCDF types and are returned
+    unchanged. Otherwise, only JSON values are converted. A `_FillValue` that was converted to the
+    variable's dtype keeps this dtype. `node` is the stored node, or None for a group or variable
+    that is not stored, or whose metadata is unusable.
     """
     if node is not None and is_annotated(node):
         return dict(decoded)
@@ -246,9 +246,10 @@ def decode_fill_value(
 
 
 def is_fill_value(value: Any, dtype: np.dtype[Any]) -> bool:
-    """Return whether `value` is a scalar of `dtype`, unlike a ``_FillValue`` that was not decoded.
+    """Return whether `value` is a decoded ``_FillValue`` of a variable of type `dtype`.
 
-    The value may be text if `dtype` is a string type, and bytes in any case.
+    A decoded value is a NumPy scalar, bytes or, if `dtype` is a string type, a str. JSON that does
+    not fit the dtype remains undecoded.
     """
     if isinstance(value, str):
         return dtype.kind in "SUO"
@@ -269,7 +270,7 @@ def encode_fill_value(
     This is the inverse of `decode_fill_value`. `dtype` and `kind` are those of the variable. If
     `in_base64` is True, floats, complex numbers and byte strings are encoded in Base64, as in
     xarray. `typed` has the same meaning as in `encode_attribute`. Return None if no attribute can
-    represent fill values of the dtype. A value that is not a scalar of the dtype is encoded as any
+    represent fill values of the dtype. A value that does not fit the dtype is encoded like any
     other attribute, so that copies keep it.
     """
     if kind == "string" and isinstance(value, str | bytes):
@@ -381,7 +382,7 @@ def infer_integers(value: Json) -> Json:
 
 
 def _check_integers(values: Sequence[Any]) -> None:
-    """Raise UnsupportedError if one of `values` is an integer beyond the 64 bits of netCDF."""
+    """Raise UnsupportedError if neither int64 nor uint64 can represent an integer in `values`."""
     for item in values:
         if isinstance(item, int) and not -1 << 63 <= item < 1 << 64:
             raise UnsupportedError(
@@ -392,11 +393,11 @@ def _check_integers(values: Sequence[Any]) -> None:
 
 
 def _exact_integers(values: Sequence[Any], array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Build an integer array from integers that NumPy would convert to floats.
+    """Build an integer array from integers that NumPy has converted to floats.
 
-    NumPy converts a sequence of integers to floats if some of them are 2⁶³ or more. `array` is the
-    array that NumPy returned. It is returned unchanged if NumPy kept the integers, or if some of
-    `values` are not integers.
+    NumPy converts a sequence of integers to floats if only some of them are 2⁶³ or more. `array` is
+    the array that NumPy created from `values`. It is returned unchanged if NumPy kept the integers,
+    or if some of `values` are not integers.
 
     Raises
     ------

@@ -3,7 +3,8 @@
 The netCDF type of an attribute determines the Python type of its value: a NumPy scalar or
 one-dimensional array for a numeric type, a str for char, and a list of str for string, even for a
 single string. In a node without NCZarr metadata, attribute values are JSON values. `_FillValue` is
-a scalar of the variable's type, and exists only if the store declares it.
+a scalar of the variable's dtype, unless the stored value does not fit this dtype. It exists only if
+the attributes declare it, or if the Zarr fill value marks missing values.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Variable:
 
         If the array declares no fill value, this is zero for numbers, and an empty value (such as
         an empty string) for all other types. netCDF-C also reads missing chunks of such arrays as
-        zeros, and zarr-python omits their all-zero chunks when it writes them.
+        zeros. When zarr-python writes such an array, it omits the chunks that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
@@ -113,7 +114,7 @@ class Variable:
         """The array, adapted for reading the variable. `node` must not be None.
 
         The adapted array has the shape given by the variable's dimensions. Elements beyond the
-        stored shape are read as the fill value, or as zero if the stored array has none.
+        stored shape are read as the fill value, or as zero if the array declares no fill value.
         """
         node = self.node
         assert node is not None
@@ -141,8 +142,8 @@ class Group:
     Attributes
     ----------
     dialect
-        Name of the NCZarr layout of the annotations (see `annotations.VINTAGES`), or ``"zarr"`` for
-        a group without annotations.
+        Name of the layout of the annotations, which are the NCZarr metadata of the group and its
+        arrays (see `annotations.VINTAGES`). ``"zarr"`` if there are no annotations.
     reports
         Descriptions of the defects found in the metadata of this group, one sentence each, not
         including `error`.
@@ -152,8 +153,7 @@ class Group:
         Node of the group in the hierarchy. None if the node is broken, or if the group was not
         converted from a hierarchy.
     error
-        The reason why the group or its annotations (its NCZarr metadata) cannot be used. None if
-        both can be used.
+        The reason why the group or its annotations cannot be used. None if both can be used.
     """
 
     path: str = "/"

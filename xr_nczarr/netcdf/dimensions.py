@@ -198,7 +198,8 @@ class DimensionScope:
             return dimension
         problem = f"the array has {size} elements along dimension {quote(dimension.path)}"
         if not dimension.unlimited:
-            # Without an annotation, another array has defined the dimension.
+            # If neither group has an annotation, another array has defined the dimension. Excluding
+            # the arrays of one size then resolves the conflict.
             remedy = (
                 f"Pass drop_variables to exclude all arrays with {size} elements along this "
                 f"dimension, or all arrays with {dimension.size}"

@@ -68,9 +68,9 @@ def interpret(
     use_zarr_fill_value_as_mask
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
-        whether a `_FillValue` was declared. None means True in plain Zarr v1 and v2, and False in
-        v3. There is one exception: if netCDF-C wrote the store and None is passed, netCDF's default
-        fill values do not become `_FillValue`.
+        whether a `_FillValue` was declared. None means False in plain Zarr v3. In v1 and v2, None
+        means True, with two exceptions: the fill values that `zero_masks` excludes and, in stores
+        that netCDF-C wrote, zero and netCDF's default fill values.
     zero_masks
         Whether a Zarr fill value that is zero, or an empty or blank string, may become `_FillValue`
         if `use_zarr_fill_value_as_mask` is None. Pass False for reference sets, in which such a
