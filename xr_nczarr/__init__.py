@@ -111,5 +111,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-# This registers the accessor ``ds.nczarr``, either now or when xarray is imported.
+# Importing this module registers the accessor ``ds.nczarr``, now or when xarray is imported.
 import xr_nczarr.accessor  # noqa: E402, F401

@@ -1,7 +1,7 @@
 """Define the accessors ``ds.nczarr``, ``da.nczarr`` and ``tree.nczarr``.
 
-Importing this module does not import xarray, and xarray has no entry point for accessors. The
-accessors are therefore registered as soon as both modules are imported, in either order.
+xarray has no entry point for accessors, and importing this module does not import xarray. The
+accessors are therefore registered once this module and xarray are both imported, in either order.
 """
 
 from __future__ import annotations

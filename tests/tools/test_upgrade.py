@@ -303,6 +303,6 @@ def test_upgrade_and_consolidate_reject_reference_sets(tmp_path: Path, capsys) -
         assert main([command, str(tmp_path / "set.json")]) == 2
         reported = capsys.readouterr().err
         assert (
-            "reference sets are read-only. Run this on a machine with the store on a local disk"
+            "reference sets are read-only. Run this on a machine that has the store on a local disk"
             in reported
         )

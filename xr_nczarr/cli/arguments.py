@@ -136,8 +136,8 @@ def add_target(parser: Parser) -> None:
 def add_storage_options(parser: Parser, name: str) -> None:
     """Add the option ``--{name}-option``, which sets the storage options of a store.
 
-    `name` is the command-line argument for the store. It is mentioned in the help text of the
-    option, except for ``"storage"``.
+    `name` is the command-line argument that takes the store, such as ``"target"``, and appears in
+    the help text. ``"storage"`` stands for the only or the first store, and does not appear there.
     """
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"
@@ -232,7 +232,10 @@ def add_subset(parser: Parser, *, parameter: str = "select") -> None:
 
 
 def invalid_value(text: str, expected: str) -> argparse.ArgumentTypeError:
-    """Build the error for the value of an argument, such as ``"time"``, that cannot be parsed."""
+    """Build the error for an argument whose value `text` cannot be parsed.
+
+    `expected` describes the values that are accepted.
+    """
     return argparse.ArgumentTypeError(f"invalid value {text!r}; expected {expected}")
 
 

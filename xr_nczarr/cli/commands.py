@@ -181,8 +181,8 @@ def references(parser: Parser) -> Run:
     parser.add_argument("target", metavar="TARGET", help="file or directory to write")
     parser.add_flag(
         "--compact",
-        "describe regularly spaced chunks with generators (gen). nczarr reads generators, "
-        "fsspec and kerchunk read them only with simple_templates=False, and VirtualiZarr does not "
+        "describe regularly spaced chunks with generators (gen). nczarr reads generators. "
+        "fsspec and kerchunk read them only with simple_templates=False. VirtualiZarr does not "
         "read them. Programs that do not read generators treat these chunks as missing",
         "generators",
     )

@@ -48,8 +48,7 @@ class CopiedTree(Tree):
         Mapping from dimension names to chunk lengths in elements. Other dimensions keep the chunk
         lengths of the source.
     codecs
-        Numcodecs configurations in encoding order. If None, the codecs of the source
-        are kept.
+        Numcodecs configurations in encoding order. If None, the codecs of the source are kept.
     skip_unsupported
         Whether to leave out everything that the target cannot express, instead of raising an error.
     skipped
@@ -110,7 +109,7 @@ class CopiedTree(Tree):
         Raises
         ------
         UnsupportedError
-            If there are any, and `skip_unsupported` is false.
+            If `descriptions` is not empty and `skip_unsupported` is false.
         """
         self.skipped += descriptions
         if descriptions and not self.skip_unsupported:
@@ -157,7 +156,9 @@ class CopiedTree(Tree):
             self.arrays[path] = array.stored
 
     def _encoded(self, variable: Variable, data: Any) -> EncodedVariable:
-        """Convert a variable, whose values have the dtype of its node, to the types of the layout.
+        """Convert a variable to the types of the layout.
+
+        `data` contains the values of the variable, in the dtype of its node.
 
         Raises
         ------
@@ -176,7 +177,7 @@ class CopiedTree(Tree):
         )
         if kind == "other" and (unknown or not layout.is_plain_zarr):
             # As in `to_netcdf`, encode booleans, times and byte strings, for which netCDF has no
-            # types. xarray does not support repeated dimension names.
+            # types. The dimensions get new names, because xarray does not support repeated names.
             data = in_encoded_unit(data, variable.path) if dtype.kind in "mM" else data
             names = [f"dimension {axis}" for axis in range(data.ndim)]
             stored = xr.Variable(names, data, attributes, encoding)

@@ -156,8 +156,8 @@ def copy(
         Mapping from dimension names to chunk lengths in elements. Other dimensions keep the chunk
         lengths of the source.
     codecs
-        Numcodecs configurations in encoding order, for all arrays. If None, the codecs
-        of the source are kept. An empty sequence means no codecs.
+        Numcodecs configurations in encoding order, for all arrays. If None, the codecs of the
+        source are kept. An empty sequence means no codecs.
     skip_unsupported
         Whether to leave out variables and attributes whose types the target does not support, such
         as compound types, instead of raising an error.
@@ -185,12 +185,13 @@ def copy(
         If the target is the source or is inside the source.
     ConflictError
         If a chunk length is invalid, another write is changing the target in an object store, or
-        the source changes during the copy. In the last case, the target is not yet a store, and the
+        the source changes during the copy. In the last case, the copy is not completed, and the
         next run starts over.
     UnsupportedError
         If the target does not support a type. Nothing is written in this case.
     StorageError
-        If netCDF-C cannot read the file, or the values of a variable.
+        If netCDF-C cannot read the source file or the values of a variable, or cannot write the
+        target file.
     NczarrError
         If a variable cannot be read.
 
@@ -240,8 +241,8 @@ def copy(
         tree.check_names()
         if file is not None:
             return _copy_to_file(origin, tree, file, progress=progress)
-        # The owner does not depend on the source's state. If a killed copy is run again, it
-        # therefore recognizes its lock, even if the source has changed.
+        # `owner` identifies this copy in the writer lock. It does not depend on the source's state,
+        # so that a killed copy recognizes its lock when rerun, even if the source has changed.
         name = os.fspath(source) if isinstance(source, str | os.PathLike) else type(source)
         arguments = (name, subset, zarr_format, dialect, chunks, codecs, consolidated)
         owner = hashlib.sha256(str((*arguments, assume_endian)).encode()).hexdigest
@@ -271,7 +272,10 @@ def _file_path(location: Location) -> str | None:
 
 
 def _check_replaceable(path: str, *, overwrite: bool) -> None:
-    """Raise an error if a netCDF file cannot be created at `path`, or may not be replaced."""
+    """Raise an error if a netCDF file cannot be created at `path`.
+
+    An existing netCDF file can be replaced only with `overwrite`.
+    """
     if os.path.lexists(path) and not is_netcdf_file(path):
         raise ExistsError(
             "the target exists, but is not a netCDF file",
@@ -332,7 +336,7 @@ def _copy_to_file(origin: Source, tree: CopiedTree, path: str, *, progress: bool
         _check_unchanged(origin, before, path)
         os.replace(part, path)
     except BaseException:
-        with suppress(OSError):  # on a read-only file system, even a missing file is an error
+        with suppress(OSError):  # a read-only file system raises OSError even for a missing file
             os.remove(part)
         raise
     return CopyResult(store=path, arrays=len(tree.written), skipped=tree.skipped)

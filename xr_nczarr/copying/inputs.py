@@ -46,9 +46,9 @@ def open_source(
     select: Mapping[str, Any] | None,
     netcdf_types: bool,
 ) -> Iterator[Source]:
-    """Open the source of a copy, without reading or decoding any values.
+    """Open the source of a copy, and close it when the context exits.
 
-    The source is closed when the context exits.
+    No values are read, except those of coordinates if `select` contains labels.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def open_source(
     Raises
     ------
     NotFoundError
-        If the engine, or a part of the source to copy, does not exist.
+        If the engine or the requested part of the source does not exist.
     UnsupportedError
         If no engine for netCDF files is installed.
     """
@@ -146,7 +146,7 @@ def is_netcdf_file(source: Any) -> bool:
     """Return whether `source` is the path to a local file with a netCDF or HDF5 signature."""
     if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
         return False
-    if not os.access(source, os.R_OK):  # opening it as a store raises the error
+    if not os.access(source, os.R_OK):  # the file is then opened as a store, which raises an error
         return False
     with open(source, "rb") as file:
         return file.read(4) in _SIGNATURES

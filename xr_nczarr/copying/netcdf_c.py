@@ -58,8 +58,8 @@ def _library() -> ctypes.CDLL:
 class Handle:
     """An open netCDF file.
 
-    Only a file that is open for reading can be pickled. A process that unpickles the handle
-    several times reopens the file only once.
+    A handle can be pickled only if its file is open for reading. A process that unpickles the
+    handle several times reopens the file only once.
 
     Parameters
     ----------

@@ -324,9 +324,10 @@ _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
 
 
 def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the fill value of characters or strings as a scalar, and any other value unchanged.
+    """Convert a ``_FillValue`` attribute that contains text to a scalar.
 
-    The type of the attribute can differ from that of the variable.
+    Any other value is returned unchanged. `dtype` is the type of the variable, which can differ
+    from that of the attribute.
     """
     if value is NO_STRINGS:
         return ""

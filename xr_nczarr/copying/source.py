@@ -62,7 +62,7 @@ class Subset:
     positions: Mapping[str, int | slice]
 
     def of(self, source: Source) -> Source:
-        """Return the part of a source.
+        """Return the selected part of a source.
 
         Its variables have the dimensions of the subset, but keep the array nodes of the source.
 
@@ -125,10 +125,11 @@ class Subset:
         needed: Collection[str],
         originals: dict[str, Variable],
     ) -> Group:
-        """Return the part of a group, and add its source variables to `originals`, keyed by path.
+        """Return the part of a group that belongs to the subset.
 
-        If variables are selected, the part has only the `needed` dimensions. Groups that would have
-        no content are left out.
+        If variables are selected, only `needed` dimensions are included, and descendants without
+        dimensions or variables are left out. The original of each variable is added to `originals`,
+        keyed by its path in the subset.
         """
         part = replace(group, path=self._moved(group.path), dimensions={}, variables={}, groups={})
         for name, dimension in group.dimensions.items():
@@ -160,7 +161,7 @@ class Subset:
         root.dimensions[dimension.name] = self._dimension(dimension)
 
     def _moved(self, path: str) -> str:
-        """Return a path within the subset, or ``"/"`` if the path is not part of it."""
+        """Convert a path in the source to a path in the subset, or to ``"/"`` if it is outside."""
         return "/" + path[len(self.group) :].lstrip("/") if is_within(path, self.group) else "/"
 
     def _slice(self, dimension: Dimension) -> slice:

@@ -80,9 +80,9 @@ def dump(
     header
         Whether to show only the header, without any values.
     variables, groups
-        Names of the variables and groups whose values are shown. None shows all values. A name that
-        starts with a slash is an absolute path. Any other name matches every variable or group
-        whose path ends in that name.
+        Names of the variables and groups whose values are shown. If None, all values are shown. A
+        name that starts with a slash is an absolute path. Any other name matches every variable or
+        group whose path ends in that name.
     name
         Name of the dataset in the CDL. By default, this is the last part of the path without its
         extension.
@@ -158,7 +158,7 @@ class Cdl:
     variables, groups
         Paths of the variables and groups whose values are shown.
     top
-        The group to show. Of its ancestors, only the dimensions are shown, because variables in the
+        The group to show. Only the dimensions of its ancestors are shown, because variables in the
         group can use them.
     """
 
@@ -287,9 +287,10 @@ class Cdl:
             yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;{comment}\n"
 
     def _data(self, variable: Variable, indent: str, units: TimeUnits | None) -> Iterator[str]:
-        """Yield the values of a variable.
+        """Yield the CDL text of a variable's values.
 
-        Braces enclose the elements along each unlimited dimension other than the first dimension.
+        As in ncdump, braces enclose the elements along each unlimited dimension, except along the
+        first dimension.
         """
         if 0 in variable.shape:
             return
@@ -318,16 +319,16 @@ class Cdl:
                 yield " ;\n" if index == last else line.next_row()
 
     def _rows(self, variable: Variable) -> Iterator[tuple[tuple[int, ...], slice, Array]]:
-        """Yield the values of a variable row by row, each with its index and its columns.
+        """Yield the rows of a variable, each as a tuple of its index, its columns and its values.
 
-        The index contains the positions along all dimensions but the last. A long row is split into
-        parts, unless it consists of characters.
+        The index contains the positions along all dimensions but the last. The columns are a slice
+        along the last dimension. A long row is yielded in parts, unless it consists of characters.
         """
         array = self.opened.array(variable)
         node, shape = array.node, variable.shape
         whole_rows = variable.kind == "char"
         for block in slabs(shape, node.chunk_shape, node.dtype.itemsize, whole_rows=whole_rows):
-            # The array of a scalar can have a dimension.
+            # The stored array of a scalar variable can have a dimension of length 1.
             values = array.read(block if shape else (0,) * len(node.shape))
             *leading, columns = block or (slice(0, 1),)
             indices = itertools.product(*(range(item.start, item.stop) for item in leading))
@@ -338,7 +339,7 @@ class Cdl:
         """Format the values of a row as CDL. Characters become a single quoted string."""
         fill_value = variable.attributes.get("_FillValue")
         if not is_fill_value(fill_value, row.dtype):
-            fill_value = None  # as in ncdump
+            fill_value = None  # ncdump also ignores a fill value of another type
         if variable.kind == "char":
             return [row_text(row, fill_value)]
         texts = value_texts(row, variable.kind, fill_value, self.digits)
@@ -398,7 +399,7 @@ def _digits(precision: tuple[int | None, int | None] | None) -> Digits:
     counts = zip(EXACT, precision or (None, None), strict=True)
     digits = {name: EXACT[name] if count is None else (count,) for name, count in counts}
     if not all(1 <= count <= _MAX_DIGITS for counts in digits.values() for count in counts):
-        raise ValueError(f"precision must be one or two numbers from 1 to 17, not {precision!r}")
+        raise ValueError(f"precision must be two numbers from 1 to 17, not {precision!r}")
     return digits
 
 

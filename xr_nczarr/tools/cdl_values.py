@@ -40,7 +40,7 @@ Digits = Mapping[str, tuple[int, ...]]
 The first number that is enough to reproduce a value is used, or the last one if none is enough.
 """
 EXACT: Digits = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
-"""First the number of digits that ncdump shows, then more, in case a value does not round-trip."""
+"""The numbers of digits that ncdump shows, then larger ones for values that do not round-trip."""
 
 _FILTER_ATTRIBUTES = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
 """Mapping from HDF5 filters to the special attributes that describe them, in ncdump's order."""
@@ -222,8 +222,9 @@ class TimeUnits(NamedTuple):
     def texts(self, values: Array, numbers: Sequence[str]) -> list[str]:
         """Format times as dates in quotation marks.
 
-        `numbers` contains the same values formatted as numbers. Missing and non-finite values stay
-        numbers, and so do all values if xarray cannot decode them.
+        `numbers` contains the same values formatted as numbers, with ``_`` for missing values. The
+        texts of missing and non-finite values are returned unchanged. If xarray cannot decode the
+        values, all texts are returned unchanged.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime
@@ -272,8 +273,8 @@ def _text(variable: Variable, name: str) -> str:
 
 def _iso_texts(dates: Array) -> list[str]:
     if dates.dtype.kind == "M":
-        # Dates are rounded, because a fraction of an hour or day is rarely a whole number of
-        # nanoseconds.
+        # Dates are rounded to microseconds, because a fraction of an hour or day is rarely a whole
+        # number of nanoseconds.
         rounded: Any = dates.astype("M8[ns]") + np.timedelta64(500, "ns")
         return [str(date) for date in rounded.astype("M8[us]")]
     return [date.isoformat(timespec="microseconds") for date in dates]

@@ -125,7 +125,7 @@ def change_store(
     except UnsupportedError as error:
         error.remedy = (
             error.remedy
-            or "Run this on a machine with the store on a local disk, or copy the store first"
+            or "Run this on a machine that has the store on a local disk, or copy the store first"
         )
         raise
     with Transaction.locked(store, lambda: owner, locking=not dry_run) as transaction:

@@ -29,7 +29,7 @@ Indexers = Mapping[Any, Any]
 """Mapping from dimensions to positions or labels."""
 
 _Source = tuple[Sequence[Any], Any]
-"""The names of a variable's dimensions, and the variable, which is stored or from xarray."""
+"""A netCDF or xarray variable, preceded by the names of its dimensions."""
 _Sources = Mapping[str, _Source]
 _Selected = tuple[ChunkedArray, Selection]
 
@@ -102,9 +102,10 @@ def explain(
 ) -> Explanation:
     """Predict how many requests and bytes it takes to read a selection, without reading it.
 
-    Only metadata is read. The store is listed to determine the sizes of the chunks. If it cannot
-    be listed, sizes are requested one by one, but only for variables from which the selection reads
-    at most 10,000 chunks.
+    Only metadata is read, unless `selection` contains labels, which are looked up in coordinates.
+    The store is listed to determine the sizes of the chunks. If it cannot be listed, sizes are
+    requested one by one, but only for variables from which the selection reads at most 10,000
+    chunks.
 
     Parameters
     ----------
@@ -119,7 +120,7 @@ def explain(
     variables
         Names or paths of variables. If None, all variables are selected.
     group, storage_options, consolidated, zarr_format, codecs, trust, limits
-        See `xr_nczarr.options.OpenOptions`. They only apply if `target` is not an xarray object.
+        See `xr_nczarr.options.OpenOptions`. Ignored if `target` is an xarray object.
 
     Raises
     ------
@@ -283,7 +284,7 @@ def _select_lazy(source: _Source, indexers: Indexers) -> _Selected:
     if isinstance(lazy, UnreadableArray):
         raise lazy.error
     if not isinstance(lazy, LazyArray):
-        raise UnsupportedError("in memory")
+        raise UnsupportedError("the values are in memory, or another engine reads them")
     assert selection is not None
     return lazy.stored, selection
 

@@ -144,7 +144,7 @@ def _in_documents(
         try:
             json.loads(data)
         except ValueError:
-            problem = "only netCDF-C can read the parts that are not valid JSON"
+            problem = "parts of the document are not valid JSON, and only netCDF-C can read them"
             yield Finding("warning", key, problem, upgrade)
         if rb"\u" in data:
             yield Finding("warning", key, r"netCDF-C reads \u escapes as plain letters", upgrade)

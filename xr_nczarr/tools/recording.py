@@ -134,7 +134,8 @@ def record_read(
     Parameters
     ----------
     dimensions
-        Names of the variable's dimensions. A scalar has none, even if its array has a dimension.
+        Names of the variable's dimensions. Empty for a scalar, even if its stored array has a
+        dimension.
 
     Raises
     ------
@@ -144,14 +145,15 @@ def record_read(
         If the array cannot be read, or its reference set refers to a target that is not allowed.
     """
     node, (selectors, pointwise, _) = array.node, selection.request()
-    selectors = selectors or [0] * len(node.shape)  # the array of a scalar can have a dimension
+    selectors = selectors or [0] * len(node.shape)  # a scalar's stored array can have a dimension
     if pointwise:
         number = array.plan(selectors, pointwise=True).count
     else:
         number = count_touched(node.shape, node.chunk_shape, selectors)
     if number > _MAX_CHUNKS:
         raise UnsupportedError(
-            f"{number:,} chunks are too many to look up one by one", remedy="Select fewer"
+            f"{number:,} chunks are too many to simulate (at most {_MAX_CHUNKS:,})",
+            remedy="Select fewer elements",
         )
     sizes_of = partial(sizes.of, one_by_one=number <= MAX_REQUESTS)
     # The index of a shard cannot be simulated. Without an index, all chunks appear to be absent.
@@ -227,7 +229,7 @@ class _RecordingStore(Store):
         *,
         holds_objects: bool,
     ) -> None:
-        # The name differs, so that shard indices of `other` in the cache are not used.
+        # The name differs, because the cached shard indices of `other` must not be used.
         self.name, self.remote = f"{other.name} (recorded)", other.remote
         self.requests = self.present = 0
         self.fetched_bytes: int | None = 0
@@ -268,7 +270,7 @@ class _RecordingStore(Store):
         """Return None, because the simulated objects have no sizes."""
 
     def list_names(self, prefix: str) -> Listing:
-        raise NotImplementedError  # reading chunks lists no objects
+        raise NotImplementedError  # not needed, because reading chunks does not list objects
 
 
 class _UndecodedArray(ChunkedArray):

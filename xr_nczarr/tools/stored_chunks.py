@@ -1,7 +1,7 @@
 """Count the chunks that exist in a store and add up their sizes, without reading them.
 
-The store is listed if possible. Otherwise, each chunk of each array is looked up. Listing is
-impossible over plain HTTP, for example, or if a name contains a backslash.
+The store is listed if possible. Listing is impossible over plain HTTP, for example, or if a name
+contains a backslash. In these cases, each chunk of each array is looked up.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xr_nczarr.storage import Store
 MAX_REQUESTS = 10_000
 """Maximum number of chunks to look up if a store cannot be listed.
 
-Looking up so many chunks takes a few seconds.
+Looking up that many chunks takes a few seconds.
 """
 
 
@@ -121,7 +121,7 @@ def count_stored_chunks(
 
 
 def _folders(store: Store, prefix: str = "") -> Iterator[str]:
-    """Yield each folder that may take the place of a chunk."""
+    """Yield the paths of all folders below `prefix`, because one may take the place of a chunk."""
     for name in store.list_names(prefix).prefixes if store.has_folders else ():
         yield f"{prefix}{name}"
         yield from _folders(store, f"{prefix}{name}/")
@@ -132,7 +132,10 @@ def _counted(
     objects: Iterable[tuple[str, int | None]],
     folders: Iterable[str] = (),
 ) -> StoreContents:
-    """Assign each object to its variable. A folder at the key of a chunk counts as that chunk."""
+    """Build the result of `count_stored_chunks` by assigning each object to its variable.
+
+    A folder whose path is the key of a chunk counts as that chunk.
+    """
     by_path = _expected(opened)
     by_folder: dict[str, list[StoredChunks]] = {}
     for stored in by_path.values():

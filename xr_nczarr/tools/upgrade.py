@@ -43,7 +43,7 @@ _ANNOTATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class UpgradeResult(Result):
-    """The result of `upgrade`, which lists the changes that it made or, with `dry_run`, would make.
+    """The result of `upgrade`: the changes that it made or, with `dry_run`, would make.
 
     Attributes
     ----------
@@ -122,7 +122,8 @@ def upgrade(
         stale = [key for key in sidecars if key not in documents]
         removed = [key for key, _ in store.fetch_present(stale)]
         if not dry_run:
-            # netCDF-C prefers annotations in .zattrs to those in other documents.
+            # New annotations are added before old ones are removed. While a node has both,
+            # netCDF-C uses those in .zattrs.
             in_attributes = after in ("nczarr-4.9.3", "nczarr-preview")
             additions = {
                 key: data
@@ -208,7 +209,7 @@ def _variable(variable: Variable, source: Hierarchy, layout: Layout) -> Variable
 
 
 def _attributes(decoded: Mapping[str, Any], node: Node, layout: Layout) -> dict[str, Any]:
-    if layout.is_plain_zarr and not is_annotated(node):  # neither layout has types
+    if layout.is_plain_zarr and not is_annotated(node):  # neither layout records types
         return dict(decoded)
     return undecoded(decoded, node)
 

@@ -24,9 +24,10 @@ class Finding:
     Attributes
     ----------
     severity
-        ``"error"`` is for damaged or contradictory values and metadata, and for incomplete
-        coordinates. ``"warning"`` is for other missing chunks, leftover objects, and problems that
-        other programs have with the store. ``"note"`` is for requirements of other programs.
+        ``"error"`` is for damaged or contradictory values and metadata, incomplete coordinates and
+        interrupted writes. ``"warning"`` is for other missing chunks, leftover objects, and
+        problems that other programs have with the store. ``"note"`` is for features that other
+        programs need in order to read the store.
     place
         Key of the object, or path of the group or array, in which the problem was found.
     detail
@@ -42,7 +43,7 @@ class Finding:
 
     @property
     def kind(self) -> tuple[str, ...]:
-        """The fields by which findings are grouped: those of the same kind share an output line."""
+        """The fields by which findings are grouped. Findings of the same kind share a line."""
         return self.severity, self.problem, self.remedy
 
     def __str__(self) -> str:

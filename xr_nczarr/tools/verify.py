@@ -31,11 +31,11 @@ from xr_nczarr.tools.verification import Finding, Verification
 _MIN_IN_FLIGHT, _MAX_IN_FLIGHT = 4, 64  # chunks to fetch concurrently from a remote store
 _BYTES_IN_FLIGHT = 256 << 20  # total size of these chunks after decoding
 _BATCH_CHUNKS = 1024
-_THREADED_FROM_BYTES = 64 << 10  # as in reading, because threads slow down smaller chunks
+_THREADED_FROM_BYTES = 64 << 10  # as for reading; threads slow down smaller chunks
 _MAX_KEYS = 5
 _EXTRA_CHUNK = "If a write was interrupted, run it again. Otherwise, remove the object"
 _ORPHAN = "Remove the object, unless the metadata document of its array or group is missing"
-_CONSOLIDATE = "Run nczarr consolidate, unless the document in the store is wrong"
+_CONSOLIDATE = "Run nczarr consolidate, unless the individual document is wrong"
 
 
 def verify(
@@ -55,9 +55,9 @@ def verify(
 ) -> Verification:
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
-    Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. It is not
-    checked whether xarray can decode the values, for example with the attribute `units`. A missing
-    chunk is an error in a coordinate variable, and a warning in any other variable.
+    Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. `verify`
+    does not check whether xarray can decode the values, for example with the attribute `units`. A
+    missing chunk is an error in a coordinate variable, and a warning in any other variable.
 
     There is one exception: if the missing chunks of a coordinate cover only one value, they cause
     only a warning. Writers omit chunks that contain only the fill value. Because the values of a
@@ -67,8 +67,8 @@ def verify(
     Parameters
     ----------
     sample
-        Maximum number of chunks to read for each array, chosen at random. If None, all chunks
-        are read.
+        Maximum number of chunks (or shards) to read for each array, chosen at random. If None, all
+        chunks are read.
     readers
         Whether to also report the features required to read the store, and the parts that some
         programs misread.
@@ -154,7 +154,7 @@ def _open(
 
     If ``options.consolidated`` is None, fall back to consolidated metadata if there are no
     individual documents, or if they cannot be found because the store cannot be listed. Any other
-    value of this option is used unchanged. The documents read are added to `documents`.
+    value of this option is used unchanged. All documents that are read are added to `documents`.
     """
     if options.consolidated is not None:
         return open_all_groups(target, options, documents=documents)
