@@ -1,7 +1,7 @@
 """The location of a reference document, and a cache of parsed reference sets.
 
-If a reference set is large, only the location of its document is pickled. The process that
-unpickles it then reads the document again.
+If a reference set is large, only the location of its document is pickled. A process that unpickles
+the location reads the document again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ReferenceDocument:
     parsing
         The keyword arguments for `parse_references`.
     digest
-        Digest of the content that the document had when it was opened. Empty until then.
+        SHA-256 digest of the document's content when it was opened. Empty before that.
     """
 
     folder: Store

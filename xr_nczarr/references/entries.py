@@ -1,4 +1,4 @@
-"""The two kinds of references: addresses of other objects and bytes stored in the set itself."""
+"""The two kinds of references: addresses of bytes in other objects, and inline bytes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def check_number(value: object, field: str, key: str) -> int:
         value = value.item()
     if type(value) is not int or not 0 <= value < MAX_NUMBER:
         raise ReferenceSetError(
-            f"{field} is {quote(repr(value))}; expected a non-negative integer", key=key
+            f"{field} is {quote(repr(value))}; expected an integer from 0 to 2⁶² - 1", key=key
         )
     return value
 

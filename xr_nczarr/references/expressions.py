@@ -27,7 +27,7 @@ Computed = Callable[[Values], Value]
 
 _MAX_INTEGER = 1 << 127
 _NUMBERS = (int, float)
-_NO_NUMBER = "an operand of the template is a string; expected a number"
+_NO_NUMBER = "an operand in the template is not a number"
 _FAILURES = (TypeError, ValueError, ArithmeticError)
 # A format may contain %%, and %d, %s and %x with a width of at most 64.
 _FORMAT = re.compile(r"(?:[^%]++|%(?:%|0*(?:[1-5]?[0-9]|6[0-4])?[dsx]))*+")
@@ -142,9 +142,10 @@ def call(function: Callable[..., Value], *parts: Expression) -> Expression:
 
 
 def concatenation(parts: Iterable[Expression]) -> Expression:
-    """Return an expression for the concatenation of `parts`, or the only part if there is one.
+    """Return an expression that concatenates `parts`.
 
-    Nested concatenations are replaced with their operands, and adjacent constants are merged.
+    Nested concatenations are replaced with their operands, and adjacent constants are merged. If
+    this leaves a single operand, the operand itself is returned.
     """
     pieces: list[Expression] = []
     for constant, run in itertools.groupby(operands(Call(join, tuple(parts))), is_constant):
@@ -154,7 +155,10 @@ def concatenation(parts: Iterable[Expression]) -> Expression:
 
 
 def operands(expression: Expression) -> Iterator[Expression]:
-    """Yield the operands of a concatenation. Any other expression is its own only operand."""
+    """Yield the operands of a concatenation, without empty strings.
+
+    An expression that is not a concatenation counts as its only operand.
+    """
     if isinstance(expression, Call) and expression.function is join:
         for part in expression.parts:
             yield from operands(part)

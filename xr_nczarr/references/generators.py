@@ -1,6 +1,7 @@
 """Generators (``gen``), each of which declares many keys with a few templates.
 
-A generator is expanded to a list of keys with references unless it meets all of these conditions:
+A reference can be computed from its key if the generator meets all of the following conditions. Any
+other generator is expanded to a list of keys with references.
 
 - Its keys are chunk keys.
 - Each number in the chunk index is either a constant or ``scale * value + shift``, where ``value``
@@ -144,7 +145,7 @@ class Generator(PickledByFields):
         key = str(self._templates[0](values))
         if is_metadata(key) or not key:
             raise ReferenceSetError(
-                "the generator declares a metadata document, but generators may declare only "
+                "the generator declares a metadata document or an empty key; expected keys of "
                 "chunks",
                 key=key,
             )

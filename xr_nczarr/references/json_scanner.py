@@ -1,10 +1,12 @@
 """Scan the regular members of a JSON reference document into tables.
 
-A regular member looks like ``"array/1.2": ["url", 3, 4],``. It may contain any whitespace, for
-example indentation, as long as the members around it contain the same. The text is processed in
-blocks. Vectorized arithmetic on the bytes of a block parses all of its members at once, without
-creating a Python object for each member. Every byte is checked: it must be the expected
-punctuation, a digit, or part of a URL or a key prefix. URLs and prefixes are decoded as JSON.
+A regular member looks like ``"array/1.2": ["url", 3, 4],``. It may contain whitespace, such as
+indentation, if neighboring members contain the same whitespace.
+
+The text is processed in blocks. Vectorized arithmetic on the bytes of a block parses all of its
+members at once, without creating a Python object for each member. Every byte is checked: it must be
+the expected punctuation, a digit, or part of a URL or a key prefix. URLs and prefixes are decoded
+as JSON.
 """
 
 from __future__ import annotations

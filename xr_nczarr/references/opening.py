@@ -26,10 +26,12 @@ _RECORDS = ".zmetadata"
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
     """Open the reference set at a location for which `names_reference_set` returns True.
 
-    Return None if it is a Zarr store whose name ends in ``.parq`` or ``.parquet``.
+    Return None if there is no reference set, and the location was recognized only because its name
+    ends in ``.parq`` or ``.parquet``. The location may then be a Zarr store.
 
-    If an existing folder contains the parquet files of a reference set, `names_reference_set`
-    returns False. Such a folder is opened by `open_record_set`.
+    For an existing folder, `names_reference_set` returns False unless the target or its options
+    identify a reference set. If such a folder contains the parquet files of a reference set, the
+    caller opens it with `open_record_set`.
     """
     implied = {}
     if location.is_reference_set and location.filesystem is not None:
@@ -122,7 +124,7 @@ def _record_set(
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
     """Open the reference set at a location: a JSON document or a folder of parquet files.
 
-    If the URL does not show whether it is a document or a folder, try both.
+    If the location is not known to be a folder, try both, the more likely one first.
     """
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]

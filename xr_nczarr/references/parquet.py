@@ -5,7 +5,8 @@ record files of an array, ``{array}/refs.{record}.parq``, contain one row per ch
 Chunks that do not exist also have a row.
 
 A set that this package writes has an identifier, which is stored in all of its files. If the set is
-replaced, a reader that opened it earlier finds another identifier in the record files.
+replaced, a reader that opened it earlier finds another identifier in the record files, and raises a
+ReferenceSetError.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _MAX_SPARSE_ROWS = 10_000_000
 _MAX_ROWS_PER_REFERENCE = 1000
 """Maximum number of rows per reference for arrays with more than `_MAX_SPARSE_ROWS` chunks.
 
-Empty rows cannot be omitted, because fsspec fails if the first record file of an array is missing.
+Sparser arrays are rejected, because almost all of their rows would be empty. Empty rows cannot be
+omitted, because fsspec fails if the first record file of an array is missing.
 """
 
 
@@ -248,7 +250,7 @@ def render_parquet_references(
         the layout can represent only references to chunks of Zarr v2 arrays, and only URLs that are
         valid Unicode. Also raised if almost all chunks of a large array are missing.
     ReferenceSetError
-        If the metadata of an array is invalid.
+        If the shape or the chunk shape of an array is invalid.
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise UnsupportedError(
@@ -377,5 +379,7 @@ def _grid(text: str) -> tuple[int, ...] | None:
 
 
 def _no_grid(key: str) -> ReferenceSetError:
-    problem = '"shape" and "chunks" are not lists of the same length'
+    problem = (
+        'the array has no valid "shape" and "chunks"; expected two integer lists of the same length'
+    )
     return ReferenceSetError(problem, key=key)

@@ -1,10 +1,11 @@
 """Parse reference documents of versions 0 and 1, and convert version 1 to version 0.
 
 It is an error to declare a key twice, whether in ``refs``, in ``gen`` or in both. If a generator
-that is not expanded declares the key, the error is raised when the key is read. A name in a
-template is looked up among the arguments of the template call, then among the dimensions, and then
-among the other templates. Templates that the caller passes replace templates of the same name in
-the document.
+that is not expanded declares the key, the error is raised when the key is read.
+
+A name in a template is looked up among the arguments of the template call, then among the
+dimensions, and then among the other templates. Templates that the caller passes replace templates
+of the same name in the document.
 """
 
 from __future__ import annotations
@@ -98,14 +99,14 @@ def parse_references(
     Parameters
     ----------
     document
-        The document as JSON, which may be compressed with gzip or Zstandard, or as a dictionary.
+        The document, as JSON or as a dictionary. The JSON may be compressed with gzip or Zstandard.
     template_overrides
         A mapping of names to templates. They are added to the templates in the document, and
         replace templates of the same name.
     templates
         The language of the templates. ``"safe"`` allows little more than names and arithmetic.
-        ``"jinja2"`` allows everything that jinja2's immutable sandbox allows. Use it only for
-        trusted sets, because such templates can run forever.
+        ``"jinja2"`` allows almost everything that jinja2's immutable sandbox allows. Use it only
+        for trusted sets, because such templates can run forever.
     limits
         `max_references` limits the cost of templates and generators. For example, a generator that
         cannot be evaluated on demand is expanded, and the resulting references count toward the
@@ -445,7 +446,7 @@ def _domain(value: Any, place: str) -> Domain:
 def _expand_into(refs: dict[str, Any], generator: Generator, max_references: int) -> None:
     """Expand a generator: add every reference that it declares to `refs`.
 
-    This is necessary for a generator without a `pattern`.
+    This is necessary for a generator without a `pattern`, which cannot look up individual keys.
 
     Raises
     ------

@@ -41,13 +41,14 @@ class ReferenceTrust(Trust):
     ----------
     origin
         Scheme and host (or bucket) of a remote set. Such a set may only refer to URLs with the same
-        origin. None means that the set is local. A local set may refer to anything except devices
-        and protocols that do more than transfer bytes.
+        origin. None means that the set is local and trusted. Such a set may refer to anything
+        except devices and protocols that do more than transfer bytes.
     allow
         Additional URL prefixes or absolute paths that the caller allows.
     untrusted
         Whether the set is untrusted. If so, the set may only refer to files in its own folder and
-        to the locations in `allow`. For a remote set, `origin` is then the URL of that folder.
+        to the locations in `allow`. The folder of a remote set is then the `origin`, and the folder
+        of a local set is added to `allow`.
     """
 
     origin: str | None = None
@@ -107,7 +108,7 @@ class ReferenceTrust(Trust):
         )
 
     def remedy(self, location: str) -> str:
-        """Return instructions for allowing a location."""
+        """Return the instruction that tells the caller how to allow a location."""
         allowed = f'storage_options={{"allow": [{_folder(location)!r}]}}'
         return f"If you trust the reference set, allow that location: {allowed}"
 

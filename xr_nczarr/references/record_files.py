@@ -69,8 +69,8 @@ class RecordFiles:
         Maximum uncompressed size of a file in bytes, not counting its numeric columns.
     set_id
         Identifier that every file must have; see `SET_ID`. If None, files may have any identifier,
-        and may be missing. For example, fsspec may have changed the set: it then removes the
-        identifier from ``.zmetadata``, but only from some of the record files.
+        and may be missing. For example, when fsspec changes a set, it removes the identifier from
+        ``.zmetadata``, but leaves it in some of the record files.
     """
 
     def __init__(

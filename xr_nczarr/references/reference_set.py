@@ -67,10 +67,11 @@ class ReferenceSet(PickledByFields):
         return generated[0] if generated else listed
 
     def check_missing(self, key: str) -> None:
-        """Check that a chunk may be missing, given that the set does not declare `key`.
+        """Check that the set declares no chunk under a wrong key instead of `key`.
 
-        kerchunk stores small arrays of GRIB files inline, under the chunk key ``0`` whatever their
-        rank. Such a chunk is in the set, but not under its correct key.
+        `key` is a key that the set does not declare. kerchunk stores small arrays of GRIB files
+        inline, under the chunk key ``0`` whatever their rank. If such a chunk counted as missing,
+        its array would be read as fill values.
 
         Raises
         ------
@@ -162,9 +163,8 @@ class ReferenceSet(PickledByFields):
     def subset(self, prefix: str) -> ReferenceSet:
         """Return a smaller set for the chunks whose keys begin with `prefix`.
 
-        The smaller set still contains all references to these chunks. It may contain other
-        references as well, because a table or generator that may declare some of these chunks is
-        kept as a whole.
+        The smaller set contains all references to these chunks. It can also contain other
+        references, because each table or generator is either kept as a whole or left out.
         """
         keys = self._sorted_keys
         end = bisect_left(keys, prefix[:-1] + "0") if prefix else len(keys)
@@ -192,7 +192,7 @@ class ReferenceSet(PickledByFields):
         return sum(generator.key_count for generator in generators)
 
     def chunk_counts(self) -> Counter[str]:
-        """Count the references to the chunks of each array, without expanding generators.
+        """Count the references to the chunks of each array, except those that generators declare.
 
         Return a counter that maps the prefix of an array's chunk keys to the number of references.
         """

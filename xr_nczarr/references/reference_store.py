@@ -62,7 +62,7 @@ class ReferenceStore(Store):
 
     A small set is pickled with the store. If the set is large, only the location of its document is
     pickled, and each process that unpickles the store reads the document once. Use `narrowed` to
-    make a store smaller before it is sent to workers.
+    reduce the set to one array before the store is sent to workers.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class ReferenceStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier shared by all stores that share the same reference set."""
+        """An identifier shared by all stores with the same reference set."""
         return f"{self.name} {id(self.references)}"
 
     @cached_property
@@ -137,8 +137,8 @@ class ReferenceStore(Store):
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
         """Return a store for the chunks of one array.
 
-        When pickled, the new store is smaller, because it contains the references to these chunks
-        instead of the whole set.
+        The new store contains only the references that these chunks may need. They are often few
+        enough to be pickled, so that other processes need not read the document.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix))

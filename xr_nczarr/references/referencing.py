@@ -109,9 +109,10 @@ def write(
         Path or URL of the reference set. If it ends in ``.parq`` or ``.parquet``, a directory of
         parquet files is written, and otherwise a JSON document (version 1). If it ends in
         ``.json.gz``, ``.json.zst`` or ``.json.zstd``, the document is compressed. An existing set
-        is replaced, which is atomic on local disks. Elsewhere, an existing set of parquet files is
-        removed first. A dataset opened from the existing set raises a `ReferenceSetError` when it
-        needs parquet files that were replaced.
+        is replaced, which is atomic on local disks. Elsewhere, the metadata document of an existing
+        set of parquet files is removed first, and parquet files that are not overwritten remain. A
+        dataset opened from the existing set raises a `ReferenceSetError` when it needs parquet
+        files that were replaced.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
@@ -133,8 +134,8 @@ def write(
     ------
     UnsupportedError
         If chunks are deflated entries of a zip file, which references cannot point to, or if
-        `source` is a group inside a store. For a directory of parquet files, also if `generators`
-        is true, the store is Zarr v3, or pyarrow is not installed.
+        `source` or `target` is a group instead of a whole store or set. For a directory of parquet
+        files, also if `generators` is true, the store is Zarr v3, or pyarrow is not installed.
     ConflictError
         If the target exists and is not a reference set.
 
@@ -281,7 +282,9 @@ def _holds_other_objects(folder: RemoteStore) -> bool:
 def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tuple[str, Reference]]:
     """Yield each key in a store, with a reference to its object.
 
-    Metadata is stored inline, and so are chunks smaller than `inline_below` bytes.
+    An object is stored inline if it is metadata, if it is smaller than `inline_below` bytes, or if
+    only this store can read it. If the store is itself a reference set, its references are kept,
+    except that byte ranges smaller than `inline_below` bytes are stored inline.
     """
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
@@ -296,7 +299,7 @@ def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tup
         chunks = [key for key in batch if not is_metadata(key)]
         if inline_below:
             chunks = [key for key in chunks if (store.size(key) or 0) >= inline_below]
-        addresses = store.addresses(chunks)  # without objects that only this store can read
+        addresses = store.addresses(chunks)  # omits objects that only this store can read
         yield from addresses.items()
         yield from _inlined(store, [key for key in batch if key not in addresses])
 

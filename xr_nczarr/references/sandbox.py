@@ -1,7 +1,8 @@
-"""Render templates of trusted sets with all features of jinja2's immutable sandbox.
+"""Render templates of trusted sets in jinja2's immutable sandbox.
 
-The sizes of results, powers and products are limited. Neither time nor memory is limited, so nested
-loops can run forever, and repeated concatenation can exhaust the memory.
+Filters that pad or format text and most global functions of jinja2 are not available. The sizes of
+results, powers and products are limited. Neither time nor memory is limited, so nested loops can
+run forever, and repeated concatenation can exhaust the memory.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from xr_nczarr.references.entries import MAX_NUMBER
 from xr_nczarr.storage.store import Address
 
 MIN_ROWS = 64
-"""Minimum number of references to an array for which a table is built."""
+"""Minimum number of references to the chunks of an array for which a table is built."""
 
 _INDEX = r"(?:0|[1-9][0-9]{0,17})"
 # Up to 64 numbers, because a NumPy array has at most 64 dimensions.

@@ -116,7 +116,7 @@ class Targets:
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def locate(self, url: str) -> tuple[str, str]:
-        """Return an identifier of the store for a URL, and the key of the object in this store.
+        """Return an identifier of the store that contains an object, and the object's key in it.
 
         URLs with equal identifiers share a store. There is one store for each local drive, for each
         chained URL, and for each combination of bucket and options. Other URLs share a store if

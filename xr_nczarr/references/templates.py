@@ -98,7 +98,7 @@ class Templates:
     texts
         Mapping from the name of each template to its source.
     language
-        ``"safe"``, or ``"jinja2"`` for everything that jinja2's immutable sandbox allows.
+        ``"safe"``, or ``"jinja2"`` for almost everything that jinja2's immutable sandbox allows.
     max_cost
         Maximum total cost of parsing and rendering templates. The unit is the cost of a reference
         without templates.
@@ -117,7 +117,7 @@ class Templates:
         self._bodies: dict[str, list[Any]] = {}
 
     def compile(self, text: str, dimensions: Iterable[str] = ()) -> Expression:
-        """Compile a template into an expression. Its value, as a string, is the rendered text.
+        """Compile a template into an expression whose value, as a string, is the rendered text.
 
         `dimensions` contains the names of the dimensions that the template may use.
 
@@ -126,7 +126,10 @@ class Templates:
         RefusedError
             If the template uses syntax outside the safe subset, and the language is ``"safe"``.
         ReferenceSetError
-            If a name is neither a dimension nor a template, or if a template refers to itself.
+            If the template is not valid jinja2, a name is neither a dimension nor a template, or a
+            template refers to itself.
+        LimitError
+            If the templates are too long or complex, or if the total cost exceeds `max_cost`.
         """
         variables = {name: DimensionValue(name) for name in dimensions}
         self._spend(0 if _is_plain(text) else _PARSING_COST)
@@ -201,10 +204,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile the template `name` so that it can be inlined in a template that refers to it.
+        """Compile the template `name` so that it can be inlined in a template that uses it.
 
-        The reference is either the bare name or a call with `arguments`. `scope` is the scope in
-        which the reference occurs.
+        The outer template contains either the bare name or a call with `arguments`. `scope` is the
+        scope of this name or call.
         """
         if name not in self._texts:
             raise ReferenceSetError(
@@ -281,7 +284,8 @@ def _unpacks(node: Any) -> bool:
 
 def _refused(node: Any) -> RefusedError:
     return RefusedError(
-        f"a template contains a jinja2 {quote(type(node).__name__)} node, but only names and "
-        "arithmetic are allowed",
-        remedy='If you trust the set, open it with templates="jinja2"',
+        f"a template contains a jinja2 {quote(type(node).__name__)} node, which is outside the "
+        "safe subset of jinja2",
+        remedy='If you trust the set, pass storage_options={"templates": "jinja2"} to open it, or '
+        'templates="jinja2" to expand it',
     )
