@@ -94,9 +94,9 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """The stored text or, for a document embedded in a larger one, another hashable object.
+        """A hashable object that is equal only for documents with equal values.
 
-        If two documents have equal `content`, their values are equal.
+        It is the stored data or, for a member of another document, the cache key of the value.
         """
         return self._data
 
@@ -169,7 +169,7 @@ def render_json(value: Json) -> bytes:
     MetadataError
         If a string contains lone surrogates, which are not valid Unicode.
     UnsupportedError
-        If a value, such as a parameter of a codec, is not JSON.
+        If a value, such as a parameter of a codec, cannot be represented as JSON.
     """
     try:
         return json.dumps(value, ensure_ascii=False).encode()

@@ -74,8 +74,8 @@ def parse_fill_value(
 
     Variable-length items are strings if `text` is True, and bytes otherwise. If the document
     contains the bytes of the fill value, for example in Base64, `bytes_dtype` is their dtype,
-    including their byte order. By default, they are little-endian, as v3 prescribes, regardless of
-    the byte order that the codecs use.
+    including the byte order. By default, the bytes are little-endian, as v3 prescribes, regardless
+    of the byte order that the codecs use.
     """
     if value is None:
         return None

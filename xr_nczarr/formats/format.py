@@ -267,7 +267,7 @@ class Format(ABC):
         return {key: render_json(value) for key, value in self._render(node).items()}
 
     def _check_features(self, node: ArrayNode) -> None:
-        """Raise UnsupportedError if this version lacks the shards, grid or keys of an array."""
+        """Raise UnsupportedError if this version lacks the shards, grid or chunk keys of a node."""
         keys, separator = node.chunk_keys, node.chunk_keys.separator
         storable = [
             self.chunk_keys(node.path, encoding=encoding, separator=separator)
@@ -345,9 +345,9 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects
-        Objects (including metadata documents) to restore, because a write that replaces chunks was
-        not finished. Their keys are mapped to their previous bytes, or to None for an object that
-        did not exist. The mapping is empty if there is no such write, or if the objects must not be
+        Mapping from the keys of objects (including metadata documents) to the bytes to restore,
+        because a write that replaces chunks was not finished. None stands for an object that did
+        not exist. The mapping is empty if there is no such write, or if the objects must not be
         restored.
     documents
         Mapping from keys to the bytes of metadata documents, or to None for a document that does

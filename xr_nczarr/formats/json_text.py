@@ -1,8 +1,8 @@
-r"""Parse JSON strictly, except for the invalid numbers and words that netCDF-C accepts.
+r"""Parse JSON, including the nonstandard notation that netCDF-C accepts.
 
 Text is first parsed by the standard library's C parser. If this fails, notation that only netCDF-C
-accepts is rewritten, and the text is parsed again. Examples are ``001``, ``+5``, ``0x10``, ``1.``,
-``1e``, ``nan``, ``TRUE``, and ``\'`` within strings.
+accepts is rewritten as valid JSON, and the text is parsed again. Examples of such notation are
+``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and ``\'`` within strings.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class StrictText:
         return position + (self.shifts[before - 1][1] if before else 0)
 
     def members(self, start: int) -> dict[str, tuple[int, int]]:
-        """Return the (start, end) span in `text` of each value in a JSON object, by member name.
+        """Map the name of each member of a JSON object to the (start, end) span of its value.
 
-        `start` is the position in `text` at which the object begins.
+        `start` is the position at which the object begins. All positions refer to `text`.
         """
         spans: dict[str, tuple[int, int]] = {}
         position = self._skip(start)

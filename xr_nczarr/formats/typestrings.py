@@ -31,13 +31,13 @@ _TYPESTRING = re.compile(
 def parse_data_type(value: Json, place: str = "dtype") -> DType:
     """Parse a typestring or a list of fields.
 
-    Numeric types without a declared byte order, such as ``"|i4"``, are parsed as little-endian.
+    A type without a declared byte order, such as ``"|i4"``, is parsed as little-endian.
 
     Raises
     ------
     UnsupportedError
-        If Zarr v2 does not define the type, for example ``"|J0"``, which netCDF-C uses for JSON
-        attributes.
+        If the type is not supported. An example is ``"|J0"``, which netCDF-C uses for JSON
+        attributes, and which Zarr v2 does not define.
     LimitError
         If an item is larger than 16 MiB.
     """
@@ -133,9 +133,9 @@ def render_data_type(dtype: DType, stored: Json = None) -> Json:
 
 
 def describes(stored: Json, dtype: DType, parse: Callable[[Json], DType]) -> bool:
-    """Return whether `parse` can parse the data type `stored`, and the result is `dtype`.
+    """Return whether `parse` converts the data type `stored` to `dtype`.
 
-    A data type in the notation of another Zarr version, or None, cannot be parsed.
+    Return False if `parse` fails, for example if `stored` is None or in another version's notation.
     """
     try:
         return parse(stored) == dtype

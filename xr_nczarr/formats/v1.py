@@ -107,7 +107,7 @@ def _render_array(node: ArrayNode) -> dict[str, Json]:
         unsupported = f"the filters {', '.join(names)}" if names else "several compressors"
         raise UnsupportedError(
             f"Zarr v1 does not support {unsupported}",
-            remedy="Write with a single compressor (shuffle=False), or with zarr_format=2",
+            remedy="Use a single compressor without filters such as shuffle, or pass zarr_format=2",
             variable=node.path,
         )
     name, options = _render_compression(compressors[0]) if compressors else (None, None)

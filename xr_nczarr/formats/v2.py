@@ -222,7 +222,9 @@ def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
     by_place: dict[str, list[Json]] = {"filters": [], "compressor": []}
     for spec in codecs[transposed:]:
         if spec.place not in by_place or (spec.place == "filters" and by_place["compressor"]):
-            raise _inexpressible(f"the codec {spec.name} under {spec.place}", node, version)
+            raise _inexpressible(
+                f'the codec {spec.name} at this position in "{spec.place}"', node, version
+            )
         by_place[spec.place].append(
             {"id": spec.name, **spec.configuration} if spec.document is None else spec.document
         )

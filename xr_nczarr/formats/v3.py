@@ -166,7 +166,8 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
     """Parse the metadata of an array, except its attributes, as if it were a root array.
 
-    The result is cached. For each array with equal metadata, `ArrayNode.at_path` makes a copy.
+    The caller caches the result, and copies it with `ArrayNode.at_path` for each array with equal
+    metadata.
     """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):

@@ -35,7 +35,7 @@ NUMERIC_CODECS = {
     "scale_offset": ("offset", "scale"),
     "cast_value": ("data_type", "rounding", "out_of_range", "scalar_map"),
 }
-"""Mapping from codecs with parameters of the array's data type to the names of all parameters."""
+"""Names of all parameters of each codec that has parameters of the array's data type."""
 
 _DECODED_DTYPES = {
     **dict.fromkeys(("delta", "fixedscaleoffset", "quantize"), "dtype"),
@@ -62,7 +62,7 @@ _REGISTERED: dict[str, dict[str, Json]] = {
     **{name: {} for name in ("bytes", "transpose", "crc32c", "vlen-utf8", "vlen-bytes")},
     **{name: {} for name in NUMERIC_CODECS},
 }
-# The kinds of the known codecs. In a chain, the kinds are in alphabetical order.
+# The kinds of the known codecs. Their alphabetical order is also their order in a valid chain.
 _KINDS = {
     **dict.fromkeys(_REGISTERED, "bytes-bytes"),
     **dict.fromkeys(_ARRAY_TO_ARRAY, "array-array"),
@@ -96,11 +96,12 @@ def _parse_level(
 ) -> Chain:
     """Parse a list of codecs, including the codecs of nested shards.
 
-    `shape` is the shape of one object at this level of nesting, and `order` contains the axis of
-    the array for each axis of the codecs' input. They differ if a ``transpose`` precedes an outer
-    ``sharding_indexed``.
+    `shape` is the shape of a shard or chunk at this level of nesting. `order` contains the axis of
+    the array for each axis of the codecs' input. The axes are permuted if a ``transpose`` precedes
+    an outer ``sharding_indexed``.
 
     The byte order stays in the ``bytes`` codec until `move_byte_order` moves it to the dtype.
+
     This package applies codecs that precede ``sharding_indexed`` to each inner chunk instead of to
     the whole shard. It therefore supports such codecs only if they reorder elements or convert each
     element independently.
@@ -125,7 +126,10 @@ def _parse_level(
         if spec.name == "transpose":
             order = tuple([order[axis] for axis in spec.configuration["order"]])
         elif spec.name not in _ELEMENTWISE:
-            problem = f"codec {quote(spec.name)} cannot decode individual inner chunks of a shard"
+            problem = (
+                f"codec {quote(spec.name)} is not supported before sharding_indexed, because it "
+                "cannot decode individual inner chunks"
+            )
             raise UnsupportedError(problem, place=place)
     place, configuration = f"{place}[{at}].configuration", specs[at].configuration
     members = ("chunk_shape", "codecs", "index_codecs", "index_location")
@@ -385,8 +389,8 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 def check_byte_order(spec: CodecSpec, dtype: DType, version: str) -> None:
     """Raise UnsupportedError if a codec is configured for big-endian numbers of type `dtype`.
 
-    In v3 and its draft, a codec before the array-to-bytes codec processes numbers in native byte
-    order.
+    Such a configuration cannot be represented, because in v3 and its draft, codecs before the
+    array-to-bytes codec process numbers in native byte order.
     """
     configured = spec.configuration.get(_DECODED_DTYPES.get(spec.name, ""))
     if dtype.byteorder == ">" and configured == dtype.str:

@@ -1,10 +1,10 @@
 """Parse and render metadata of the Zarr v3 draft of 25 May 2022, which exists in two variants.
 
-The entry point ``zarr.json`` shows which variant a store uses. In the draft itself, metadata keys
-begin with ``meta/`` and chunk keys with ``data/``. zarr-python 2.12 to 2.18 and GDAL 3.4 to 3.7
-implement an earlier version of the draft. In that version, keys begin with ``meta/root/`` and
-``data/root/``, an array has at most one ``compressor``, and data types are typestrings. zarr-python
-also stores filters in the attributes.
+The entry point ``zarr.json`` and the keys of the root documents show which variant a store uses. In
+the draft itself, metadata keys begin with ``meta/`` and chunk keys with ``data/``. zarr-python 2.12
+to 2.18 and GDAL 3.4 to 3.7 implement an earlier version of the draft. In that version, keys begin
+with ``meta/root/`` and ``data/root/``, an array has at most one ``compressor``, and data types are
+typestrings. zarr-python also stores filters in the attributes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _ARRAY_MEMBERS = frozenset(
 ) | {"chunk_memory_layout", "storage_transformers", "compressor", "dimension_separator"}
 
 _TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
-# The URIs of extensions in an example in the specification and in zarr-python 2.12 to 2.18. The
+# URIs of the extensions that zarr-python 2.12 to 2.18 and an example in the specification use. The
 # ``type`` of such an extension is in NumPy's notation.
 _EXTENSION = re.compile(
     r"(?:https://purl\.org/zarr/spec/|https://zarr-specs\.readthedocs\.io/|TODO: ).*"
@@ -226,7 +226,7 @@ class V3Draft(Format):
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
         """Return a dict mapping a node's keys to the JSON of its documents.
 
-        The entry point comes last.
+        For the root node, the documents include the entry point, which comes last.
 
         Raises
         ------
@@ -307,7 +307,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> DType:
     Raises
     ------
     UnsupportedError
-        If the type is unknown.
+        If the type is unknown, and no known fallback type may replace it.
     """
     place = "data_type"
     if isinstance(value, str):
