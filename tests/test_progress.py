@@ -113,7 +113,7 @@ def test_progress_shows_total_bytes_of_all_variables(tmp_path, capsys, chunks):
     assert f" {size}/{size} [" in shown
 
 
-def test_single_progress_bar_completes_with_distributed_client(tmp_path, workers, capfd):
+def test_progress_bar_reaches_100_percent_with_distributed_client(tmp_path, workers, capfd):
     with workers.as_current():
         to_nczarr(example().chunk(t=2), tmp_path / "store", progress=True)
     shown, others = capfd.readouterr()[::-1]

@@ -65,7 +65,7 @@ def test_nczarr_engine_accepts_all_zarr_engine_arguments(stored):
     assert read(stored, **{**defaults, "engine": "nczarr"}) == VALUES
 
 
-def test_open_dataset_options_are_treated_as_keyword_arguments(document):
+def test_open_dataset_options_argument_is_equivalent_to_keyword_arguments(document):
     options = {"group": "sub"}
     assert read(document, open_dataset_options=options) == [97, 98]
     options["drop_variables"] = "t"

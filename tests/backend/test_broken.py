@@ -112,7 +112,7 @@ def test_undecodable_variable_is_opened_without_decoding(attribute, opener, stor
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_on_unsupported_option_rejects_or_skips_undecodable_variables(attribute, store):
+def test_option_on_unsupported_can_reject_or_skip_undecodable_variables(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")
@@ -346,7 +346,7 @@ def test_each_broken_variable_causes_one_warning():
     assert len(dataset) == len(caught) == 200
 
 
-def test_damaged_chunk_needed_for_decoding_is_read_once(http_server):
+def test_damaged_chunk_is_not_reread_to_find_cause_of_decoding_failure(http_server):
     """xarray reads the first time value; its chunk is not reread to find the cause."""
     document = array_document((4,), dtype="<i8", compressor={"id": "zlib", "level": 1})
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "units": "days since 2000-01-01"}
@@ -405,7 +405,7 @@ def test_damaged_group_metadata_does_not_affect_other_groups(tree, caplog):
 
 
 @pytest.mark.parametrize("damage", ["damaged", "missing"])
-def test_tools_report_unreadable_group(tree, damage):
+def test_info_dump_verify_copy_and_upgrade_report_unreadable_group(tree, damage):
     store, key = tree
     if damage == "missing":
         del store[key]

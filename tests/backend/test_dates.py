@@ -102,7 +102,7 @@ def test_time_differences_use_declared_resolution_if_it_is_fine_enough(way):
 
 @pytest.mark.parametrize("kind", ["M", "m"])
 @pytest.mark.parametrize("way", WAYS)
-def test_inexact_floats_are_rounded_to_declared_resolution(way, kind):
+def test_times_stored_as_inexact_floats_are_rounded_to_declared_resolution(way, kind):
     seconds = np.arange(50)  # 11 / 86400 days are decoded to 10.999999999 s
     date = " since 2000-01-01" if kind == "M" else ""
     numbers = [*(seconds / 86400), np.nan, 1.0]

@@ -134,7 +134,7 @@ def test_nczarr_and_zarr_engines_mask_same_plain_zarr_v2_fill_values(
 
 
 # Regression D25
-def test_empty_strings_are_read_as_empty_strings(tmp_path: Path, way: str) -> None:
+def test_empty_strings_are_not_masked_as_missing_values(tmp_path: Path, way: str) -> None:
     store = write_netcdf_c(tmp_path / "s")
     assert read(store, way).words.values.tolist() == ["a", "", "émile", "zz"]
     texts = bytes(numcodecs.VLenUTF8().encode(np.array(["", "x"], object)))
@@ -162,7 +162,7 @@ def test_chunks_of_zeros_omitted_by_xarray_are_read_as_zeros(tmp_path: Path) -> 
 
 
 # Regression D20
-def test_missing_chunks_of_arrays_without_fill_value_are_read_as_in_netcdf_c(
+def test_netcdf_c_reads_same_values_from_missing_chunks_without_fill_value(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:
@@ -230,7 +230,7 @@ def test_missing_boolean_is_not_read_as_true() -> None:
 
 # zarr-python 2 writes 0 as the default fill value.
 @pytest.mark.parametrize("chunks", [None, {}], ids=["eager", "dask"])
-def test_array_valued_items_are_not_compared_with_fill_value(tmp_path, chunks):
+def test_variable_length_arrays_are_not_compared_with_fill_value(tmp_path, chunks):
     codec = numcodecs.VLenArray("<i4")
     items = np.empty(2, object)
     items[:] = [np.arange(3, dtype="i4"), np.arange(1, dtype="i4")]

@@ -188,7 +188,7 @@ def test_transposed_variable_is_read_chunk_by_chunk(stored):
     np.testing.assert_array_equal(variable[2:, ::-1].values, VALUES.transpose(2, 0, 1)[2:, ::-1])
 
 
-def test_empty_date_selection_works_in_any_calendar(tmp_path):
+def test_empty_selection_of_dates_in_nonstandard_calendar_can_be_loaded(tmp_path):
     """xarray's own arrays fail, because they decode the first date."""
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
@@ -413,7 +413,7 @@ def test_lazy_arrays_have_small_pickles_and_stable_tokens(stored, s3_server):
         assert tokenize(array) == tokenize(lazy(target, **extra)) == tokenize(copy)
 
 
-def test_coordinates_at_different_endpoints_have_different_tokens():
+def test_coordinates_from_different_s3_endpoints_have_different_dask_tokens():
     tokens = set()
     for server in ("http://one.example", "http://two.example"):
         options = {"anon": True, "endpoint_url": server}

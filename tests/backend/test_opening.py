@@ -308,7 +308,7 @@ def test_options_accept_numpy_scalars():
     assert not xr.open_dataset(store, engine="nczarr", **options).variables
 
 
-def test_loading_broken_variable_without_name_raises_unsupported_error(tmp_path):
+def test_loading_unnamed_variable_with_unknown_codec_raises_unsupported_error(tmp_path):
     document = array_document((3,), compressor={"id": "nobody's"})
     put(tmp_path / "s", {".zgroup": {"zarr_format": 2}, "__values__/.zarray": document})
     nameless = xr.open_dataset(tmp_path / "s", engine="nczarr")[None]
@@ -316,7 +316,7 @@ def test_loading_broken_variable_without_name_raises_unsupported_error(tmp_path)
         nameless.load()
 
 
-def test_consolidated_option_controls_use_and_checking_of_consolidated_metadata(tmp_path):
+def test_consolidated_option_can_ignore_check_or_require_consolidated_metadata(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url + ",consolidated", "w") as file:
         file.createDimension("x", None)

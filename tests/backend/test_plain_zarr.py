@@ -241,7 +241,7 @@ def test_loading_booleans_with_missing_values_raises_metadata_error(version):
         dataset.load()
 
 
-def test_use_zarr_fill_value_as_mask_option_also_applies_to_v3():
+def test_option_use_zarr_fill_value_as_mask_also_applies_to_v3():
     store = written(3, data=np.arange(3), fill_value=1)
     assert opened(store).dtype == "int64"
     masked = opened(store, use_zarr_fill_value_as_mask=True)
@@ -447,7 +447,7 @@ def test_big_endian_times_are_returned_in_native_byte_order(version, dtype):
     assert json.loads(objects["v/.zarray"])["dtype"][0] == ">"
 
 
-def test_scalar_encoding_has_empty_chunks_and_shape_tuples():
+def test_encoding_of_scalar_has_empty_tuples_as_chunks_and_original_shape():
     for version in (2, 3):
         store = zarr.storage.MemoryStore()
         xr.Dataset({"v": ((), 1.5)}).to_zarr(store, zarr_format=version, consolidated=False)

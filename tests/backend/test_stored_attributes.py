@@ -17,7 +17,7 @@ TEXTS = ("001", "1.10", "-5", "TRUE", "nan", "+5", "0x10", "1.", "Infinity", "1e
 
 
 # Regression D14
-def test_text_resembling_json_is_read_unchanged(tmp_path: Path) -> None:
+def test_text_attributes_resembling_json_are_read_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         for number, text in enumerate(TEXTS):
@@ -46,7 +46,7 @@ def test_unquoted_nan_and_infinity_attributes_are_read_as_numbers(tmp_path: Path
 
 # Regression D16
 @pytest.mark.parametrize("literal", ['{"a": 1}', "[0.,0.,1.]", '{"b":  [1,2 ]}', "null", "[]"])
-def test_json_value_of_text_attribute_is_read_as_text(tmp_path: Path, literal: str) -> None:
+def test_json_in_attribute_declared_as_text_is_read_as_text(tmp_path: Path, literal: str) -> None:
     store = store_with_good_array(tmp_path / "s")
     types = '"_nczarr_attr": {"types": {"t": ">S1"}}'
     put(store, {".zattrs": f'{{"t": {literal}, {types}}}'})
@@ -54,7 +54,7 @@ def test_json_value_of_text_attribute_is_read_as_text(tmp_path: Path, literal: s
 
 
 # Regression D17
-def test_escaped_characters_are_decoded(tmp_path: Path) -> None:
+def test_escaped_characters_in_attributes_are_decoded(tmp_path: Path) -> None:
     store = store_with_good_array(tmp_path / "s")
     put(store, {".zattrs": '{"t": "\\u00e9\\ud83d\\ude00", "r": "é"}'})
     assert xr.open_dataset(store, engine="nczarr").attrs == {"t": "é😀", "r": "é"}

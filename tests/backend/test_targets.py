@@ -205,7 +205,7 @@ def test_writing_to_parquet_reference_set_is_rejected(memory):
     }
 
 
-def test_info_verify_write_and_copy_accept_parquet_reference_set(memory, tmp_path):
+def test_parquet_reference_set_can_be_inspected_verified_rewritten_and_copied(memory, tmp_path):
     memory.pipe("/data.bin", data())
     put_records(memory, "/refs/set", "memory://data.bin")
     url = "memory://refs/set"
@@ -368,7 +368,7 @@ def test_reference_options_that_do_not_affect_reading_are_accepted(groups):
     assert read("reference://", storage_options=older) == [0, 1]
 
 
-def test_reference_sets_and_zip_files_open_at_filesystem_root(groups, memory):
+def test_reference_sets_and_zip_files_in_filesystem_root_directory_can_be_opened(groups, memory):
     for target in ("memory://set.json", "memory:///set.json", "reference::memory://set.json"):
         assert read(target) == [0, 1]
     assert read("set.json", storage_options={"target_protocol": "memory"}) == [0, 1]

@@ -234,7 +234,9 @@ def test_scalar_from_netcdf_c_4_9_0_has_no_dimensions(tmp_path: Path, way: str) 
 
 
 # Regression D7
-def test_characters_from_netcdf_c_4_9_0_are_read_as_single_bytes(tmp_path: Path, way: str) -> None:
+def test_characters_stored_as_unicode_by_netcdf_c_4_9_0_are_read_as_bytes(
+    tmp_path: Path, way: str
+) -> None:
     content = Group({"n": 3}, {"c": Var(("/n",), np.array([*"abc"], "S1"), fill="")})
     store = write_vintage(tmp_path / "s", content, "4.9.0")
     assert json.loads((store / "c/.zarray").read_text())["dtype"] == "<U1"

@@ -72,7 +72,7 @@ def test_netcdf_c_4_8_0_store_at_web_server_root_is_found(tmp_path):
         assert dataset.identical(xr.open_dataset(tmp_path / "store", engine="nczarr"))
 
 
-def test_server_is_probed_once_for_nonexistent_folders(served):
+def test_opening_store_requests_nonexistent_folder_only_once(served):
     with IndexServer(served) as server:
         opened(f"{server.url}/data set")
         nothing = [request for request in server.requests if "/nothing-" in request.path]
@@ -319,7 +319,7 @@ def test_web_page_returned_by_http_mapper_raises_storage_error(http_server):
         opened(mapper)
 
 
-def test_statuses_listed_in_missing_status_option_mean_not_found(
+def test_chunk_is_treated_as_missing_if_status_is_listed_in_missing_status(
     http_server: HttpServer,
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:

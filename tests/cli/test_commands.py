@@ -21,7 +21,7 @@ def run(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "code"), [((), 2), (("--help",), 0), (("-h",), 0), (("help",), 0)], ids=str
 )
-def test_help_option_or_no_command_lists_commands(arguments, code):
+def test_running_without_command_or_with_help_option_lists_commands(arguments, code):
     done = run(*arguments)
     assert done.returncode == code
     printed = done.stderr if code else done.stdout
@@ -153,7 +153,7 @@ def test_option_suggested_by_limit_error_increases_limit(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("command", ["info", "verify"])
-def test_remedies_in_command_output_mention_flags(command, tmp_path, capsys):
+def test_remedies_printed_by_commands_use_command_line_flags(command, tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0, 2.0])}), tmp_path / "s")
     main([command, str(tmp_path / "s"), "--limit", "max_chunk_bytes=1"])
     assert "--limit max_chunk_bytes=…" in " ".join(capsys.readouterr().out.split())

@@ -321,7 +321,7 @@ def test_decoding_rejects_integers_that_are_not_multiples_of_scale():
         codec.decode(b"\x64")
 
 
-def test_writing_rejects_floats_changed_by_scaling(tmp_path):
+def test_writing_floats_that_scaling_would_change_is_rejected(tmp_path):
     dataset = xr.Dataset({"v": ("x", np.array([1e30, 1], "f4"))})
     encoding = {"v": {"codecs": [{"id": "scale_offset", "scale": 1e20}], "fill_value": 0}}
     with pytest.raises(ChunkError, match="the filters would change"):

@@ -202,7 +202,7 @@ def test_successive_transposes_are_applied_in_order():
     assert zlib.decompress(data) == deltas.transpose(1, 2, 0).transpose(1, 0, 2).tobytes()
 
 
-def test_scalar_with_typed_filter_before_transpose_is_decoded():
+def test_scalar_with_scaling_filter_before_transpose_is_decoded():
     scale = {"dtype": "<f8", "astype": "<i2", "scale": 10, "offset": 0}
     filters = ("fixedscaleoffset", scale), ("transpose", {"order": []})
     codec = make_codec("<f8", (), *filters, ("bytes", {}))
@@ -368,7 +368,7 @@ def test_zstd_chunks_decoded_together_equal_chunks_decoded_separately(filters):
         np.testing.assert_array_equal(rest.decode(data, np.empty_like(array)), array)
 
 
-def test_zstd_chunks_are_decoded_one_by_one_if_any_is_damaged_or_does_not_declare_chunk_size():
+def test_zstd_chunks_are_decoded_separately_if_any_is_damaged_or_unusual():
     """A single chunk, large chunks, and groups with such a chunk are left to `decode`."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")

@@ -295,7 +295,7 @@ def test_invalid_packbits_padding_count_raises_chunk_error():
             codec.decode(bytes([spare, 255, 240]))
 
 
-def test_decoding_arbitrary_numbers_does_not_warn():
+def test_decoding_numbers_outside_dtype_range_does_not_warn():
     scale = {"offset": 1, "scale": 1e-300, "dtype": "<i4", "astype": "<f8"}
     codec = make_codec("<i4", (2,), ("fixedscaleoffset", scale))
     assert codec.decode(np.array([np.nan, 1e300]).tobytes()).shape == (2,)

@@ -238,7 +238,7 @@ def test_arrays_copied_with_xarray_engine_equal_those_copied_with_netcdf_c(
     assert first == second
 
 
-def test_copying_with_xarray_engine_ignores_invalid_unselected_variables(
+def test_copying_with_xarray_engine_ignores_invalid_variables_outside_selection(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
@@ -347,7 +347,7 @@ def test_copy_decodes_each_stored_chunk_once(chunk: Any, changed: Any, decoded: 
     np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, values)
 
 
-def test_partitioned_copy_decodes_each_chunk_once_per_part(
+def test_rechunking_in_parts_decodes_each_chunk_once_per_part(
     monkeypatch: pytest.MonkeyPatch, decoded: list[Any]
 ) -> None:
     values = np.arange(64 * 128 * 128, dtype="f4").reshape(64, 128, 128)
@@ -361,7 +361,7 @@ def test_partitioned_copy_decodes_each_chunk_once_per_part(
     np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, values)
 
 
-def test_interrupted_partitioned_copy_can_be_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_rechunking_in_parts_can_be_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "_MAX_REARRANGED_BYTES", 100)
     monkeypatch.setattr(lazy_sources, "_BLOCK_BYTES", 80)
     source: dict[str, bytes] = {}
@@ -452,7 +452,7 @@ def test_copying_to_version_without_sharding_turns_inner_chunks_into_chunks(
 
 
 @pytest.mark.parametrize("changed", [{}, {"chunks": {"t": 2}}], ids=["as bytes", "re-encoded"])
-def test_rerun_completes_interrupted_copy(changed: dict) -> None:
+def test_rerunning_interrupted_copy_completes_it(changed: dict) -> None:
     source: dict[str, bytes] = {}
     blocks = FIELD.chunk({"t": 2, "x": 5})
     xr_nczarr.to_nczarr(blocks, source, encoding=ENCODING)
@@ -476,7 +476,7 @@ def test_rerun_completes_interrupted_copy(changed: dict) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_rerun_completes_interrupted_copy_of_scalars(zarr_format: int) -> None:
+def test_rerunning_interrupted_copy_of_scalars_completes_it(zarr_format: int) -> None:
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(xr.Dataset({"a": 1.5, "b": 2}), source, encoding={"a": {"dtype": ">f8"}})
     options: dict[str, Any] = {"zarr_format": zarr_format, "dialect": "zarr", "codecs": []}
@@ -543,7 +543,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_rerun_completes_killed_copy_without_repeating_chunks(tmp_path: Path) -> None:
+def test_rerunning_killed_copy_completes_it_without_rewriting_chunks(tmp_path: Path) -> None:
     source, target = str(tmp_path / "one"), str(tmp_path / "two")
     dataset = xr.Dataset({"a": ("x", np.arange(3000.0)), "s": ("n", ["x", "yé"])})
     xr_nczarr.to_nczarr(dataset, source, encoding={"a": {"chunks": (1,)}})
@@ -609,7 +609,9 @@ def test_copying_to_path_with_netcdf_extension_writes_netcdf_file(
 
 
 @pytest.mark.parametrize("target", ["two", "file://{}/two.zip#mode=nczarr,zip"])
-def test_overwrite_replaces_stores_but_not_other_directories(tmp_path: Path, target: str) -> None:
+def test_copy_with_overwrite_replaces_stores_but_not_other_directories(
+    tmp_path: Path, target: str
+) -> None:
     item, target = str(tmp_path / "one"), target.format(tmp_path)
     target = target if "://" in target else str(tmp_path / target)
     xr_nczarr.to_nczarr(FIELD, item, encoding=ENCODING)

@@ -219,7 +219,7 @@ def test_failed_copy_leaves_old_file_unchanged(store: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.nc", "store"]
 
 
-def test_url_with_nczarr_mode_writes_store_despite_netcdf_extension(
+def test_copying_to_nczarr_url_with_netcdf_extension_writes_store(
     store: Path, tmp_path: Path
 ) -> None:
     xr_nczarr.copy(store, file_url(tmp_path / "out.nc"))

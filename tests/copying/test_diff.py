@@ -105,7 +105,9 @@ def test_diff_finds_no_differences_in_copy(release: str, target: str, tmp_path: 
     assert not result.differences, str(result)
 
 
-def test_diff_treats_nans_as_equal_and_ignores_chunks_by_default(tmp_path: Path, capsys) -> None:
+def test_diff_treats_nans_as_equal_and_ignores_chunk_sizes_by_default(
+    tmp_path: Path, capsys
+) -> None:
     def missing(ds: xr.Dataset) -> xr.Dataset:
         return ds.assign(t=ds.t.where(ds.t > 3))
 
@@ -155,7 +157,7 @@ def test_infinity_differs_from_other_numbers_at_any_tolerance(first: float, seco
 
 
 @pytest.mark.parametrize("dtype", ["i8", "u8"])
-def test_differences_between_large_integers_are_exact(dtype: str) -> None:
+def test_diff_computes_differences_between_large_integers_exactly(dtype: str) -> None:
     stores: list[dict[str, bytes]] = [{}, {}]
     for value, item in zip((2**60 + 3, 2**60), stores, strict=True):
         xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", np.array([value], dtype))}), item)

@@ -180,7 +180,7 @@ def test_unknown_variable_name_is_rejected_before_writing(
 
 
 @pytest.mark.parametrize("slices", [False, True], ids=["label", "slice"])
-def test_integer_labels_are_selected_exactly(slices: bool) -> None:
+def test_large_integer_labels_are_selected_exactly(slices: bool) -> None:
     first = 2**53
     store: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
@@ -241,7 +241,7 @@ def write_compound_file(path: Path) -> None:
         file.createVariable("t", "i4", ("x",))[:] = [1, 2]
 
 
-def test_types_unsupported_by_nczarr_matter_only_inside_selection(tmp_path: Path) -> None:
+def test_variables_of_unsupported_types_are_rejected_only_if_selected(tmp_path: Path) -> None:
     write_compound_file(tmp_path / "a.nc")
     with netCDF4.Dataset(tmp_path / "a.nc", "a") as file:
         file.createGroup("g").createVariable("w", "i4", ("x",))[:] = [3, 4]

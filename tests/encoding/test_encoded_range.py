@@ -135,7 +135,7 @@ def test_missing_times_without_fill_value_are_rejected(attributes):
 
 
 @pytest.mark.parametrize("dtype", ["<i8", ">i8", "f8"])
-def test_missing_times_in_64_bit_types_need_no_fill_value(dtype):
+def test_missing_times_stored_as_64_bit_numbers_need_no_fill_value(dtype):
     times = xr.Dataset({"v": ("x", np.array(["2000-01-02", "NaT"], "M8[ns]"))})
     encoding = {"units": "days since 2000-01-01", "dtype": dtype}
     xr_nczarr.to_nczarr(times, store := {}, dialect="zarr", encoding={"v": encoding})

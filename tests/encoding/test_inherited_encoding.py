@@ -31,7 +31,7 @@ def copied(source, **changes):
     return opened(target).v.encoding["chunks"]
 
 
-def test_changed_chunk_encoding_overrides_inherited_encoding():
+def test_chunks_changed_after_opening_override_inherited_chunks():
     store = {}
     xr_nczarr.to_nczarr(NUMBERS, store, encoding={"v": {"chunksizes": (2, 4)}})
     source = opened(store)
@@ -41,7 +41,7 @@ def test_changed_chunk_encoding_overrides_inherited_encoding():
     assert copied(source.isel(x=slice(3)).drop_encoding()) == (6, 3)
 
 
-def test_changing_either_chunks_or_chunksizes_in_opened_encoding_takes_effect(tmp_path):
+def test_changing_only_chunks_or_chunksizes_in_copied_encoding_takes_effect(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with xr.open_dataset(tmp_path / "a", engine="nczarr") as source:
         for key in ("chunks", "chunksizes"):

@@ -91,7 +91,7 @@ def test_unsigned_key_in_encoding_stores_unsigned_values_as_signed_integers(path
 
 
 # Regression D57
-def test_nan_can_be_appended_but_number_equal_to_missing_value_attribute_is_rejected(path):
+def test_nan_can_be_appended_but_number_equal_to_missing_value_is_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
     assert np.isnan(read(path).p.encoding["_FillValue"])
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
@@ -117,7 +117,7 @@ def test_values_too_precise_for_stored_scale_factor_are_rejected(path):
 
 
 # Regression D57
-def test_error_for_block_that_cannot_be_packed_explains_how_to_finish_write(path):
+def test_packing_error_during_dask_write_explains_how_to_finish_write(path):
     to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
     wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)
     with pytest.raises(ConflictError, match="fix the problem and run the write again") as caught:

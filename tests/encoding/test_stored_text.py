@@ -65,7 +65,7 @@ def test_netcdf_c_reads_widened_strings(path, dialect):
 
 
 # Regression D58
-def test_longer_strings_can_overwrite_variable_but_not_region(path):
+def test_longer_strings_can_replace_whole_variable_but_not_region(path):
     to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
     longer = xr.Dataset({"s": ("t", np.array(["é€€", "d"], object))})
     assert_rejected(path, "8 bytes", longer, region={"t": slice(0, 2)})
@@ -159,7 +159,9 @@ def test_compressed_strings_are_not_shuffled(tmp_path, dialect, zarr_format, enc
 @pytest.mark.parametrize("chunks", [None, {}], ids=["eager", "dask"])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_empty_selection_of_opened_strings_is_stored_as_strings(path, dialect, zarr_format, chunks):
+def test_empty_selection_of_string_variable_is_stored_as_strings(
+    path, dialect, zarr_format, chunks
+):
     source = {}
     dataset = xr.Dataset({"v": ("x", np.array(["a", "bcd"], object), {}, {"_FillValue": ""})})
     to_nczarr(dataset, source, zarr_format=zarr_format, dialect="zarr")
@@ -229,7 +231,7 @@ def test_strings_can_be_written_to_existing_character_arrays_in_plain_zarr(path,
 @pytest.mark.parametrize("dtype", ["S1", object])
 @pytest.mark.parametrize("in_dask", [False, True], ids=["numpy", "dask"])
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_single_bytes_in_plain_zarr_are_not_joined(path, version, in_dask, dtype):
+def test_one_byte_values_in_plain_zarr_are_not_joined_into_strings(path, version, in_dask, dtype):
     data = xr.Dataset({"data": ("x", np.array([b"a", b"", b"c"], dtype))})
     source = data.chunk(x=2) if in_dask else data
     to_nczarr(source, path, dialect="zarr", zarr_format=version, consolidated=False)
@@ -239,7 +241,7 @@ def test_single_bytes_in_plain_zarr_are_not_joined(path, version, in_dask, dtype
             assert opened.data.values.tolist() == [b"a", b"", b"c"]
 
 
-def test_characters_opened_without_joining_are_copied_unchanged(tmp_path):
+def test_characters_opened_with_concat_characters_false_are_copied_unchanged(tmp_path):
     characters = xr.Dataset({"t": (("x", "length"), np.array([[b"a", b"b"], [b"c", b"d"]]))})
     characters.to_zarr(tmp_path / "s", zarr_format=2, consolidated=False)
     opened = xr.open_dataset(tmp_path / "s", engine="nczarr", concat_characters=False)
@@ -288,7 +290,7 @@ def test_invalid_unicode_in_plain_zarr_is_rejected_before_writing(values, proble
 @pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
 @pytest.mark.parametrize("in_blocks", [False, True])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_bytes_after_text_are_stored_as_text(dialect, in_blocks):
+def test_mixed_text_and_bytes_are_stored_as_text_if_first_value_is_text(dialect, in_blocks):
     dataset = xr.Dataset({"s": ("x", np.array(["é", b"b"], object))})
     dataset = dataset.chunk() if in_blocks else dataset
     to_nczarr(dataset, store := {}, dialect=dialect)

@@ -102,7 +102,7 @@ def test_bounds_attribute_that_is_not_text_is_stored(dialect, box):
     np.testing.assert_array_equal(source.v.attrs["bounds"], box)
 
 
-def test_mixed_bytes_and_strings_are_stored_as_bytes():
+def test_mixed_text_and_bytes_are_stored_as_bytes_if_first_value_is_bytes():
     values = np.array([b"a", "b"], object)
     to_nczarr(xr.Dataset({"v": ("x", values)}), store := {})
     assert read(store).v.values.tolist() == [b"a", b"b"]
@@ -144,7 +144,7 @@ def test_invalid_encoding_error_includes_store_variable_and_remedy(path, variabl
     assert not os.path.exists(path)
 
 
-def test_error_for_conflicting_attribute_contains_complete_advice_from_xarray(path):
+def test_error_for_attribute_conflicting_with_encoding_includes_advice_of_xarray(path):
     time = xr.Variable("x", np.array(["2000-01-02"], "M8[ns]"), {"units": "K"})
     with pytest.raises(ConflictError, match=r"remove this key from the variable's attributes"):
         to_nczarr(xr.Dataset({"time": time}), path)
@@ -225,7 +225,7 @@ def test_variable_length_bytes_in_partial_chunks_can_be_rewritten_and_copied(zar
 
 
 @pytest.mark.parametrize("dtype", ["i2", "u1", "?", "c8"])
-def test_unwritten_chunks_in_plain_zarr_v3_are_read_as_zeros_as_with_to_zarr(dtype, tmp_path):
+def test_unwritten_chunks_in_plain_zarr_v3_are_read_as_zeros_by_both_engines(dtype, tmp_path):
     values = dask.array.zeros(4, chunks=2, dtype=dtype)
     dataset = xr.Dataset({"v": ("x", values)})
     options = {"zarr_format": 3, "compute": False}

@@ -210,7 +210,7 @@ def test_region_writes_are_rejected_until_interrupted_append_is_resolved():
     assert refusals
 
 
-def test_reading_strings_opened_before_widening_raises_chunk_error(tmp_path):
+def test_reading_strings_widened_after_opening_raises_chunk_error(tmp_path):
     for target in ({}, tmp_path / "a"):
         to_nczarr(named("Oslo", "Rom"), target)
         earlier = xr.open_dataset(target, engine="nczarr")
@@ -249,7 +249,7 @@ def test_interrupted_overwrite_leaves_each_chunk_old_or_new():
         np.testing.assert_array_equal(read(objects).a, new.a)
 
 
-def test_changes_by_other_programs_after_interruption_are_kept():
+def test_changes_by_other_programs_after_interrupted_append_are_kept():
     before = {}
     create(RemoteMemoryStore(before), {"consolidated": False})
     cut = states(lambda target: to_nczarr(values(6, 9), target, append_dim="t"), before)
@@ -289,7 +289,7 @@ def test_non_store_target_is_replaced_only_with_overwrite():
 # Regression D59
 @pytest.mark.parametrize("scheme", ["s3", "memory"])
 @pytest.mark.parametrize("mode", ["w-", "w", "a"])
-def test_concurrent_object_store_writers_are_rejected(s3_server, scheme, mode, tmp_path):
+def test_second_concurrent_writer_to_object_store_is_rejected(s3_server, scheme, mode, tmp_path):
     target, options = f"memory:/{tmp_path}", {}
     if scheme == "s3":
         target = f"s3://{s3_server.bucket}/appended"

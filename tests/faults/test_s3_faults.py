@@ -116,7 +116,7 @@ def test_failed_s3_request_leaves_old_or_new_state(s3_server, client, action, ve
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_writer_lock_taken_over_by_another_writer_is_respected(s3_server, client):
+def test_append_is_rejected_if_another_writer_acquires_lock_first(s3_server, client):
     to_nczarr(values(0, 3), original := {})
     s3_server.restore({f"s/{key}": data for key, data in original.items()})
     key, puts = "s/.nczarr-writer.lock", itertools.count()

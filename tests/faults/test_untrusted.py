@@ -394,7 +394,7 @@ def test_opening_largest_accepted_store_stays_within_time_and_memory_budget(
 
 @pytest.mark.filterwarnings("ignore:/v (was not decoded|has no index):xarray.SerializationWarning")
 @pytest.mark.parametrize("codec", ["json2", "msgpack2"])
-def test_python_object_count_is_limited_before_decoding(codec, tmp_path):
+def test_number_of_objects_in_json_or_msgpack_chunk_is_limited_before_decoding(codec, tmp_path):
     data = b"[" + b"[]," * 1_000_000 + b'"|O",[4]]' if codec == "json2" else b"\x90" * 1_000_000
     store = put(tmp_path, one_chunk(codec, data))
     with pytest.raises(NczarrError, match="max_chunk_bytes") as caught:

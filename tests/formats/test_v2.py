@@ -520,7 +520,7 @@ def test_rendering_node_not_representable_in_v2_raises_unsupported_error(changes
         v2.render_node(ArrayNode(**(members | changes)))
 
 
-def test_new_array_is_rendered_as_by_netcdf_c_plus_dimension_separator():
+def test_new_array_document_equals_netcdf_c_document_plus_dimension_separator():
     node = ArrayNode(
         path="/v",
         shape=(3,),

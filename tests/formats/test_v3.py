@@ -562,7 +562,7 @@ def test_chunk_byte_limit_applies_to_inner_chunks_of_shards():
     assert isinstance(parse({**EXAMPLE, "codecs": codecs}, limits=limits).error, LimitError)
 
 
-def test_every_array_with_oversized_chunks_keeps_its_shape():
+def test_identical_arrays_with_oversized_chunks_keep_their_shape():
     parsed = {}
     for path in ("/a", "/b"):
         node = parse(EXAMPLE, path, limits=Limits(max_chunk_bytes=1), parsed=parsed)
@@ -716,7 +716,7 @@ def parse_rendered(node):
 
 
 @given(array_nodes())
-def test_arrays_round_trip(node):
+def test_v3_array_nodes_round_trip_through_documents(node):
     again = parse_rendered(node)
     assert replace(again, type_name=None, fill_value=None, chunk_keys=node.chunk_keys) == replace(
         node, type_name=None, fill_value=None
@@ -769,7 +769,7 @@ def test_parsing_any_json_document_returns_node_without_raising(data):
 
 
 @given(attributes)
-def test_groups_round_trip(values):
+def test_v3_group_nodes_round_trip_through_documents(values):
     node = GroupNode(path="/g", attributes=values, members={"hint": ASIDE})
     assert parse_rendered(node) == node
 

@@ -477,7 +477,7 @@ def parse_rendered(node):
 
 
 @given(array_nodes())
-def test_arrays_round_trip(node):
+def test_v3_draft_array_nodes_round_trip_through_documents(node):
     again = parse_rendered(node)
     assert replace(again, type_name=None) == node
     assert v3_draft.render_node(again) == v3_draft.render_node(node)
@@ -509,7 +509,7 @@ def test_parsing_arbitrary_entry_point_succeeds_or_raises_nczarr_error(data):
 
 @pytest.mark.parametrize("path", ["/", "/g"])
 @pytest.mark.parametrize("explicit", [True, False])
-def test_groups_round_trip(path, explicit):
+def test_v3_draft_group_nodes_round_trip_through_documents(path, explicit):
     attributes = Attributes({"x": 1.5} if explicit else {})
     node = GroupNode(path=path, attributes=attributes, explicit=explicit)
     assert parse_rendered(node) == node

@@ -144,7 +144,7 @@ def test_third_consolidated_store_in_folder_opens_with_fewer_requests_than_first
 
 
 @pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
-def test_third_store_in_folder_takes_few_requests_even_if_missing_objects_return_403(
+def test_opening_third_store_takes_few_requests_even_with_403_for_missing_objects(
     similar, forbidden
 ):
     if forbidden:
@@ -156,7 +156,7 @@ def test_third_store_in_folder_takes_few_requests_even_if_missing_objects_return
 @pytest.mark.parametrize(
     ("name", "requests", "rounds"), [("v2-single", 307, 9), ("nczarr", 208, 7)]
 )
-def test_first_unconsolidated_store_among_consolidated_ones_takes_extra_round_trip(
+def test_opening_first_unconsolidated_store_in_folder_takes_extra_round_trip(
     similar, name, requests, rounds
 ):
     for expected_rounds in (rounds, rounds - 1):

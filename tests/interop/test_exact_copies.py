@@ -167,7 +167,9 @@ def test_copy_of_copy_equals_first_copy(source: Path, layout: tuple[str, str]) -
 
 
 @pytest.mark.parametrize("zarr_format", ["3", "3-draft"])
-def test_copying_via_v3_yields_same_store(source: Path, zarr_format: str) -> None:
+def test_copying_via_v3_yields_same_store_as_copying_directly(
+    source: Path, zarr_format: str
+) -> None:
     direct: dict[str, bytes] = {}
     between: dict[str, bytes] = {}
     back: dict[str, bytes] = {}
@@ -290,7 +292,7 @@ def test_netcdf_variables_with_trailing_fill_values_are_read_in_few_calls(
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_copies_and_upgrades_keep_type_of_string_attributes_without_values(
+def test_copy_and_upgrade_keep_type_of_string_attributes_with_zero_elements(
     dialect: str, tmp_path: Path
 ) -> None:
     source, store, file = (tmp_path / name for name in ("source.nc", "store", "file.nc"))

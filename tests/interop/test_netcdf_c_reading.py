@@ -134,7 +134,7 @@ def test_netcdf_c_reads_handwritten_stores(tmp_path: Path, release: str) -> None
 
 @needs_ncgen
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.0"])
-def test_netcdf_c_4_9_0_reads_handwritten_stores_in_its_layout(
+def test_netcdf_c_4_9_0_reads_handwritten_stores_in_4_8_1_and_4_9_0_layouts(
     tmp_path: Path, release: str
 ) -> None:
     content = sample(release)

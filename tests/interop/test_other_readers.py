@@ -351,7 +351,7 @@ def test_netcdf_c_4_9_0_opens_universal_layout(path):
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_old_and_new_netcdf_c_releases_read_modified_universal_stores(path, consolidated):
+def test_old_and_new_netcdf_c_releases_read_modified_stores_in_universal_layout(path, consolidated):
     first = xr.Dataset(
         {"v": ("time", [1.0, 2.0], {"n": np.int16(3)})}, attrs={"one": np.int16(1), "text": "a"}
     )

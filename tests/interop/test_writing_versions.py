@@ -286,7 +286,7 @@ def test_invalid_shard_shape_is_rejected(path, shards):
     assert not path.exists()
 
 
-def test_invalid_index_location_is_rejected(path):
+def test_invalid_shard_index_location_is_rejected(path):
     encoding = {"i4": {"shards": {"shape": (4, 6), "index_location": 1}, "chunks": CHUNKS}}
     with pytest.raises(ConflictError, match="index_location must be 'start' or 'end', not 1"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)

@@ -139,7 +139,7 @@ def test_tensorstore_arrays_are_read(codecs, tmp_path):
     assert_same(read_all(opened(tmp_path)), values)
 
 
-def test_error_for_codecs_after_inner_shards_includes_store_and_variable(tmp_path):
+def test_error_for_codecs_after_nested_sharding_includes_store_and_variable(tmp_path):
     inner = sharded([1], [LITTLE])
     codecs = [sharded([2], [inner, {"name": "gzip", "configuration": {"level": 1}}])]
     grid = {"name": "regular", "configuration": {"chunk_shape": [4]}}
@@ -239,7 +239,7 @@ def test_zarr_python_reads_extension_types_written_by_xr_nczarr(dtype, codec, tm
     assert_same(read_all(opened(tmp_path)), values)
 
 
-def test_scalars_round_trip(tmp_path):
+def test_scalars_written_by_xr_nczarr_are_readable_by_all_v3_readers(tmp_path):
     node = replace(node_of("<f8", "plain"), shape=(), chunk_shape=())
     written(tmp_path, node, np.float64(2.5))
     assert (tmp_path / "c").is_file()

@@ -351,7 +351,7 @@ def test_variable_with_invalid_dimension_references_is_marked_broken(wrong):
     assert only(dataset).error.place == "_nczarr_array.dimension_references"
 
 
-def test_sizes_of_dimensions_defined_outside_opened_groups_are_inferred_from_arrays():
+def test_sizes_of_dimensions_defined_in_unopened_groups_are_inferred_from_arrays():
     part = group(attributes={"_nczarr_group": {"dimensions": {"y": 2}, "arrays": [], "groups": []}})
     child = array("/v", (3, 2), attributes=references("/x", "/part/y"))
     dataset = interpret(hierarchy(part, child, array("/w", (3,), attributes=references("/x"))))

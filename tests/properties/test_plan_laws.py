@@ -93,7 +93,7 @@ def test_orthogonal_plan_selects_same_elements_as_numpy(case):
 @example(((9,), (5,), (np.array([0, 2, 4, 5]),)))
 @example(((9,), (5,), (np.array([7, 7, 8, 5, 6]),)))
 @example(((9,), (5,), (np.array([7, 7, 8, 5]),)))
-def test_part_is_marked_complete_if_and_only_if_it_covers_its_chunk(case):
+def test_plan_marks_part_complete_if_and_only_if_selection_covers_its_chunk(case):
     shape, chunk_shape, selection = case
     for part in plan_selection(shape, chunk_shape, selection):
         inside = math.prod(

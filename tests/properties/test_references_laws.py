@@ -180,7 +180,7 @@ def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_every_key_is_listed_and_folder_subset_resolves_its_chunks(entries):
+def test_reference_set_lists_all_keys_and_its_subsets_resolve_chunks(entries):
     parsed = parse_references(
         render_references(collect_references(entries.items()), generators=True)
     )

@@ -614,7 +614,7 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_missing_status_option_applies_to_reference_document(self, served, options, error):
+    def test_option_missing_status_applies_to_reference_document(self, served, options, error):
         served.fault("status", status=403, times=None)
         with pytest.raises(error):
             read(f"{served.url}/refs.json", **options)
@@ -640,7 +640,7 @@ class TestOptions:
         assert read(url, http=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}
 
-    def test_storage_options_without_remote_location_are_rejected(self, data):
+    def test_unprefixed_storage_options_are_rejected_for_reference_set_in_memory(self, data):
         with pytest.raises(UnsupportedError, match="remote_options"):
             read(version0(str(data)), anon=True)
 

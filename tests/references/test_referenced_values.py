@@ -223,7 +223,7 @@ def test_generator_over_long_dimension_uses_little_memory(tmp_path):
 
 # Regression D48
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
-def test_fill_values_are_compared_after_decoding_filters(scaled):
+def test_fill_values_are_compared_with_values_decoded_by_filters(scaled):
     packed = np.array([0, 2, -99, 6], "<i2")
     if scaled == "in the filter":
         # As in Zarr, attributes describe the values after the filters have decoded them.
@@ -245,7 +245,7 @@ def test_fill_values_are_compared_after_decoding_filters(scaled):
 
 # Regression D48
 @pytest.mark.parametrize(("fill", "stored", "expected"), [(255, 255, 127.5), (100, 200, 100.0)])
-def test_fill_value_that_may_be_packed_or_unpacked_triggers_warning(fill, stored, expected):
+def test_ambiguous_fill_value_of_array_with_scaling_filter_triggers_warning(fill, stored, expected):
     scale = {"id": "fixedscaleoffset", "scale": 2, "offset": 0, "dtype": "<f8", "astype": "|u1"}
     entries = metadata({"_FillValue": fill}, shape=[4], dtype="<f8", filters=[scale])
     packed = np.array([1, 2, stored, 100], "u1")
@@ -309,7 +309,7 @@ def test_empty_names_in_reference_set_are_not_listed_as_children():
     [((2, 4), "t/0"), ((2, 4), "t/0.0.0"), ((8,), "t/0.0"), ((), "t/0.0")],
     ids=["too few", "too many", "vector", "scalar"],
 )
-def test_chunks_with_wrong_number_of_indices_are_not_read_as_missing(shape, key):
+def test_chunk_keys_with_wrong_number_of_indices_raise_reference_set_error(shape, key):
     """kerchunk 0.2.10 stores two-dimensional arrays of small GRIB files as chunk 0."""
     document = metadata(shape=shape, chunks=shape) | {key: "a" * 4 * max(1, np.prod(shape))}
     document["t/.zattrs"] = json.dumps({"_ARRAY_DIMENSIONS": ["x", "y"][: len(shape)]})

@@ -192,7 +192,7 @@ def test_invalid_inline_data_raises_error_only_when_read(text):
         references.resolve("a")
 
 
-def test_error_in_generator_includes_generated_key():
+def test_error_for_invalid_generator_includes_generated_key():
     document = version1(gen=[generator(), generator(key="w/{{i}}", offset="{{i - 1}}")])
     with pytest.raises(ReferenceSetError) as caught:
         parse_references(document)

@@ -206,7 +206,7 @@ def test_whitespace_in_strings_of_indented_document_is_preserved():
         assert dict(references.items()) == one_by_one(refs)
 
 
-def test_error_in_indented_document_includes_line_number():
+def test_error_for_malformed_indented_document_includes_line_number():
     lines = json.dumps(SETS["one dimension"], indent=1).splitlines()
     lines[12_002] = lines[12_002].rstrip(",")
     with pytest.raises(ReferenceSetError, match="line 12004"):
@@ -265,6 +265,6 @@ def test_names_method_omits_chunks_stored_in_tables():
     assert references.names("g/u/") == ([".zarray"], [])
 
 
-def test_array_with_numeric_name_keeps_its_chunks():
+def test_chunks_of_array_with_numeric_name_are_resolved():
     references = parse_references({f"1/{i}/{j}": ["u", i, j] for i in range(9) for j in range(9)})
     assert references.subset("1/").resolve("1/8/7") == Address("u", 8, 7)

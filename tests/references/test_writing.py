@@ -195,7 +195,7 @@ def test_empty_ranges_do_not_become_whole_objects_in_parquet_files(tmp_path):
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("name", ["out.json", "out.parq"])
 @pytest.mark.parametrize("inline_below", [0, 100])
-def test_scalars_from_virtualizarr_can_be_rewritten(tmp_path, name, inline_below):
+def test_references_to_scalars_from_virtualizarr_can_be_rewritten(tmp_path, name, inline_below):
     (tmp_path / "data.bin").write_bytes(np.float64(2.5).tobytes())
     xr_nczarr.to_nczarr(xr.Dataset({"s": 0.0}), tmp_path / "store", zarr_format=2)
     write(tmp_path / "store", tmp_path / "set.json")
@@ -240,7 +240,7 @@ def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server
     )
 
 
-def test_limits_apply_to_metadata_of_unlistable_store(tmp_path, http_server):
+def test_max_nodes_limit_applies_when_writing_references_to_unlistable_store(tmp_path, http_server):
     xr_nczarr.to_nczarr(xr.Dataset({"a": 1, "b": 2}), f"{http_server.root}/store")
     with pytest.raises(LimitError, match="max_nodes"):
         write(f"{http_server.url}/store", tmp_path / "set.json", limits={"max_nodes": 2})
@@ -344,7 +344,7 @@ def test_kerchunk_engine_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbe
         np.testing.assert_array_equal(read["v"].astype(dtype), values, err_msg=engine)
 
 
-def test_consolidated_metadata_agrees_with_converted_documents(tmp_path):
+def test_consolidated_metadata_of_reference_set_agrees_with_separate_documents(tmp_path):
     dataset = xr.Dataset({"v": ("x", [1.0, 2.0]), "w": ("x", [1, 2])})
     xr_nczarr.to_nczarr(dataset, tmp_path / "store", encoding={"v": {"zlib": True}})
     write(tmp_path / "store", tmp_path / "refs.json")
@@ -546,7 +546,7 @@ def test_references_to_files_with_undecodable_names_are_written_as_json(tmp_path
         write(source, tmp_path / "set.parq")
 
 
-def test_huge_sparse_array_can_only_be_written_as_json(tmp_path):
+def test_references_to_huge_sparse_array_can_be_written_only_as_json(tmp_path):
     array = array_document((10**12, 10**6), chunks=[1, 2])
     source = {".zgroup": '{"zarr_format": 2}', "a/.zarray": json.dumps(array)}
     source |= {"a/.zattrs": '{"_ARRAY_DIMENSIONS": ["y", "x"]}', "a/7.3": "x" * 8}

@@ -358,7 +358,7 @@ def test_status_403_raises_error_unless_listed_in_missing_status_option(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_missing_status_option_applies_to_size_requests_and_empty_ranges(
+def test_option_missing_status_applies_to_size_requests_and_empty_ranges(
     s3_server: S3Server, client: str
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -392,7 +392,7 @@ def test_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [403, 404])
-def test_missing_status_option_does_not_apply_to_writes_deletes_or_listings(
+def test_option_missing_status_does_not_apply_to_writes_deletes_or_listings(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -470,7 +470,7 @@ def test_create_method_does_not_replace_existing_object(s3_server: S3Server, cli
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [400, 403, 500, 503])
-def test_failed_conditional_write_is_not_retried_unconditionally(
+def test_failed_conditional_write_is_not_retried_as_unconditional_write(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -621,7 +621,7 @@ def test_error_for_key_unsupported_by_obstore_suggests_another_client() -> None:
         store.list_names("")
 
 
-def test_number_in_path_within_obstore_message_is_not_parsed_as_status(
+def test_number_in_path_in_obstore_error_is_not_mistaken_for_http_status(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "t (404 x)"

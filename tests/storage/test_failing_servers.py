@@ -498,7 +498,9 @@ def test_fetching_from_s3_sends_one_request_per_existing_or_missing_object(
     ]
 
 
-def test_s3_folder_markers_are_not_objects(s3_server: S3Server, s3_store: RemoteStore) -> None:
+def test_s3_folder_markers_are_not_listed_as_objects(
+    s3_server: S3Server, s3_store: RemoteStore
+) -> None:
     before = dict(s3_store.sizes(""))
     s3_server.put("x/a/", b"")
     assert dict(s3_store.sizes("")) == before
@@ -601,7 +603,7 @@ def test_status_404_for_list_request_raises_storage_error(
 
 
 @pytest.mark.parametrize("length", [0, 2])
-def test_suffix_request_distinguishes_missing_objects_from_failures(
+def test_suffix_range_request_distinguishes_missing_object_from_failure(
     connect: Connect, server: HttpServer, length: int
 ) -> None:
     store = connect(server.url)

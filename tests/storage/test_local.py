@@ -173,7 +173,7 @@ def test_file_truncated_while_reading_raises_storage_error(
 
 @pytest.mark.parametrize("copying", ["by the kernel", "refused", "missing"])
 @pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["in one piece", "in several pieces"])
-def test_copy_from_copies_files_between_directories(
+def test_copy_from_method_copies_files_between_directories(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copying: str, piece: int
 ) -> None:
     copy_file_range = os.copy_file_range
@@ -214,7 +214,7 @@ def test_file_truncated_while_copying_is_not_stored(
     assert os.listdir(f"{target.root}/b") == []
 
 
-def test_copy_from_rejects_directories_large_files_and_invalid_keys(
+def test_copy_from_method_rejects_directories_large_files_and_invalid_keys(
     store: LocalStore, tmp_path: Path
 ) -> None:
     store.put([("a", b"12345678"), ("folder/a", b"")])
@@ -262,7 +262,7 @@ def test_fetch_into_fills_buffer_of_matching_size(
 
 
 @pytest.mark.parametrize("preadv", PREADV)
-def test_fetch_ranges_into_writes_to_given_buffers(
+def test_fetch_ranges_into_method_fills_given_buffers(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", preadv)
@@ -620,7 +620,7 @@ def test_names_indistinguishable_on_file_system_are_rejected(
     to_nczarr(both[["A"]], tmp_path / "store", mode="w")
 
 
-def test_is_inside_compares_whole_path_components(tmp_path: Path) -> None:
+def test_is_inside_function_compares_whole_path_components(tmp_path: Path) -> None:
     folder = str(tmp_path / "a")
     os.makedirs(f"{folder}/b")
     os.symlink(folder, tmp_path / "link")

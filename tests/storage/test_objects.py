@@ -125,7 +125,7 @@ def test_local_store_objects_from_other_packages_are_opened_as_local_stores(tmp_
 
 @pytest.mark.skipif(os.sep != "/", reason="needs a single root directory")
 @pytest.mark.parametrize("prefix", [None, "/"])
-def test_path_in_obstore_root_directory_is_opened_as_local_store(
+def test_path_in_obstore_store_of_whole_file_system_is_opened_as_local_store(
     prefix: str | None, tmp_path: Path
 ) -> None:
     root = ObjectStore(obstore.store.LocalStore(prefix))
@@ -248,7 +248,7 @@ class OwnMemoryStore(MemoryStore):
     "wrap", [WrapperStore, LoggingStore, lambda inner: LoggingStore(WrapperStore(inner))]
 )
 @pytest.mark.parametrize("kind", [MemoryStore, OwnMemoryStore])
-def test_wrapped_in_memory_store_is_not_written_by_other_processes(wrap: Any, kind: Any) -> None:
+def test_writing_wrapped_memory_store_in_another_process_is_rejected(wrap: Any, kind: Any) -> None:
     inner = kind()
     xr_nczarr.to_nczarr(dataset(), inner)
     store = resolve(wrap(inner)).store
@@ -446,7 +446,7 @@ def test_virtualizarr_manifest_store_is_read(tmp_path: Path) -> None:
         xr_nczarr.to_nczarr(dataset(), manifests)
 
 
-def test_virtual_dataset_cannot_be_written_as_values(tmp_path: Path) -> None:
+def test_writing_values_of_virtual_variables_is_rejected(tmp_path: Path) -> None:
     virtualizarr = pytest.importorskip("virtualizarr")
     parsers = pytest.importorskip("virtualizarr.parsers")
     registry = pytest.importorskip("virtualizarr.registry")

@@ -108,7 +108,7 @@ def test_nczarr_metadata_at_root_of_zip_file_identifies_root_of_store(
         "zip::filecache::{}/data",
     ],
 )
-def test_cached_zip_file_is_recognized_regardless_of_name(
+def test_cached_zip_file_without_suffix_is_recognized_by_protocol_or_mode(
     http_server: HttpServer, url: str
 ) -> None:
     write(Path(http_server.root, "data"), [(".zgroup", b"{}")])

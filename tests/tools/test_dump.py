@@ -380,7 +380,7 @@ def array(dtype, fill="null", shape="[2]"):
     ).encode()
 
 
-def test_dump_prints_values_without_netcdf_type_or_reports_them_as_unsupported():
+def test_dump_prints_or_reports_variables_without_netcdf_type():
     store = {
         ".zgroup": b'{"zarr_format": 2}',
         "flag/.zarray": array("|b1"),

@@ -278,7 +278,7 @@ def test_explain_html_draws_chunks_even_if_selection_drops_dimensions():
         assert reported in chunk.nczarr.explain()._repr_html_()
 
 
-def test_explain_lists_store_for_large_selections_instead_of_requesting_each_size():
+def test_explain_lists_store_instead_of_requesting_size_of_each_selected_chunk():
     dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000, dtype="i1"))})
     mapping = {}
     xr_nczarr.to_nczarr(dataset, mapping, encoding={"v": {"chunks": 1}}, compute=False)
@@ -311,7 +311,7 @@ def test_explain_limit_counts_only_selected_chunks():
 
 
 @pytest.mark.parametrize("step", [1, 3, 70])
-def test_explain_counts_chunks_above_limit_without_listing_them(step):
+def test_explain_counts_chunks_above_limit_without_enumerating_them(step):
     dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000_002 * step, chunks=-1))})
     store = {}
     encoding = {"v": {"chunks": 2 * step}}
@@ -328,13 +328,13 @@ def test_explain_counts_chunks_above_limit_without_listing_them(step):
     "selection",
     [slice(None), slice(3, 3), slice(7, None, 5), slice(90, 10, -11), np.array([5, 99, 6, -1]), 4],
 )
-def test_count_touched_matches_number_of_planned_chunks(selection):
+def test_count_touched_function_returns_number_of_planned_chunks(selection):
     for chunk in (1, 3, 10, 200):
         plan = plan_selection([100], [chunk], [selection])
         assert count_touched([100], [chunk], [selection]) == plan.count
 
 
-def test_missing_chunks_of_raw_bytes_are_counted():
+def test_explain_counts_missing_chunks_of_raw_bytes():
     document = array_document(shape=[2], chunks=[1], dtype="|V4", fill_value=None)
     store = {".zgroup": b'{"zarr_format": 2}', "v/.zarray": json.dumps(document).encode()}
     (reading,) = xr_nczarr.explain(store).readings

@@ -274,7 +274,7 @@ def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:
         xr_nczarr.consolidate(store)
 
 
-def test_upgrade_consolidate_and_references_commands_accept_netcdf_c_stores(
+def test_netcdf_c_stores_are_accepted_by_upgrade_consolidate_and_references(
     tmp_path: Path, capsys
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.9.0"), "4.9.0")

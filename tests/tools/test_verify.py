@@ -238,9 +238,7 @@ def test_verify_reports_missing_referenced_file_once(tmp_path: Path) -> None:
     assert "and 7 more: the reference set refers to an object that does not exist" in line
 
 
-def test_verify_reports_limitations_of_other_programs_on_request(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_verify_lists_features_required_of_readers_on_request(tmp_path: Path, capsys: Any) -> None:
     store = make(tmp_path / "store")
     assert main(["verify", str(store)]) == 0
     assert "netCDF-C" not in capsys.readouterr().out
@@ -699,7 +697,7 @@ def netcdf_c_creates(name: str) -> bool:
         return bool(variable.name == name)  # netCDF-C normalizes names
 
 
-def test_is_netcdf_name_agrees_with_netcdf_c() -> None:
+def test_is_netcdf_name_function_agrees_with_netcdf_c() -> None:
     characters = [*map(chr, range(1, 0x100)), "\u2028", "\ufeff", "e\u0301", "ü"]
     names = [text for item in characters for text in (f"{item}a", f"a{item}a", f"a{item}")]
     names += ["a" * 256, "a" * 257, "ü" * 128, "ü" * 129]
@@ -739,7 +737,7 @@ def test_programs_not_reported_as_incompatible_by_verify_can_read_store(
 
 @pytest.mark.parametrize("shape", [(), (4,)], ids=["scalar", "vector"])
 @pytest.mark.parametrize("attributes", [{}, {"_ARRAY_DIMENSIONS": ["x"]}], ids=["none", "v2"])
-def test_missing_v3_dimension_names_are_reported_if_xarray_needs_them(
+def test_verify_reports_missing_v3_dimension_names_if_xarray_needs_them(
     shape: tuple[int, ...], attributes: dict[str, Any]
 ) -> None:
     group = zarr.open_group(MemoryStore(), mode="w", zarr_format=3)

@@ -173,7 +173,7 @@ def test_large_unsigned_integers_are_appended_exactly(
 
 @pytest.mark.parametrize("names", [["c"], ["c", "n"]], ids=["alone", "with the number"])
 @pytest.mark.parametrize("options", [{}, {"concat_characters": False}], ids=["decoded", "raw"])
-def test_characters_not_joined_because_of_shared_dimension_can_be_written_back(
+def test_characters_sharing_dimensions_with_numbers_can_be_written_back(
     tmp_path: Path, names: list[str], options: dict[str, Any]
 ) -> None:
     # Because of the number, xarray does not join the characters when it opens the store.
@@ -188,7 +188,7 @@ def test_characters_not_joined_because_of_shared_dimension_can_be_written_back(
     np.testing.assert_array_equal(result.c, characters[[1, 1, 0]])
 
 
-def test_opened_characters_can_be_appended_without_joining_them(tmp_path: Path) -> None:
+def test_characters_opened_with_concat_characters_false_can_be_appended(tmp_path: Path) -> None:
     texts = xr.Dataset({"c": ("t", [b"ab", b"c"])})
     to_nczarr(texts, tmp_path / "a", encoding={"c": {"char_dim_name": "x"}})
     opened = xr.open_dataset(tmp_path / "a", engine="nczarr", concat_characters=False).load()
@@ -223,7 +223,7 @@ def test_empty_array_of_any_type_can_be_appended(kind: str, dialect: Any, in_blo
 
 
 @pytest.mark.parametrize("attribute", ["bounds", "coordinates"])
-def test_times_can_be_appended_even_if_stored_attribute_is_not_text(
+def test_times_can_be_appended_even_if_bounds_or_coordinates_is_not_text(
     tmp_path: Path, attribute: str
 ) -> None:
     attributes = {"units": "days since 2000-01-01", attribute: np.array([1.5, 2.5])}

@@ -131,7 +131,7 @@ def test_duplicates_in_last_chunks_of_unsorted_coordinate_are_rejected(path):
 
 # Regression D55
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_dask_blocks_are_aligned_with_stored_chunks(path, zarr_format):
+def test_appended_dask_blocks_are_aligned_with_stored_chunks(path, zarr_format):
     encoding = {"a": {"chunks": (4, 4)}, "n": {"chunks": (4,)}}
     to_nczarr(series(0, 5), path, encoding=encoding, zarr_format=zarr_format)
     to_nczarr(series(5, 13).chunk(time=4), path, append_dim="time")

@@ -90,7 +90,7 @@ def test_delayed_write_stores_its_values_even_if_computed_after_append(
 
 
 @pytest.mark.parametrize("option", ["sync", "atomic", "overwrite", "mode"])
-def test_invalid_option_values_are_rejected(tmp_path, option):
+def test_invalid_sync_atomic_overwrite_and_mode_values_are_rejected(tmp_path, option):
     options = {option: "always"}
     options = {"storage_options": options} if option == "sync" else options
     with pytest.raises(ValueError, match=f"\"?{option}\"? must be one of .*, not 'always'"):
@@ -98,7 +98,7 @@ def test_invalid_option_values_are_rejected(tmp_path, option):
 
 
 @pytest.mark.parametrize("empty", [True, False, None])
-def test_write_empty_chunks_option_controls_storage_of_fill_value_chunks(tmp_path, empty):
+def test_option_write_empty_chunks_controls_storage_of_fill_value_chunks(tmp_path, empty):
     encoding = {"v": {"_FillValue": 0.0, "write_empty_chunks": empty}}
     to_nczarr(xr.zeros_like(steps(0)), tmp_path / "s", encoding=encoding)
     appended = steps(2, [np.nan, np.nan])
@@ -108,7 +108,7 @@ def test_write_empty_chunks_option_controls_storage_of_fill_value_chunks(tmp_pat
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
-def test_block_computed_after_failed_block_is_not_written(tmp_path, options):
+def test_dask_block_computed_after_failure_of_another_block_is_not_written(tmp_path, options):
     """dask's threads continue after a failure; they could overwrite a later write."""
     path, begun, reported = tmp_path / "store", Event(), Event()
     if options:

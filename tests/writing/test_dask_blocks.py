@@ -83,7 +83,7 @@ def test_dask_blocks_whose_shape_differs_from_declared_shape_are_rejected(path, 
     assert read(path).v.values.tolist() == [0, 1, 2, 3]
 
 
-def test_byte_strings_longer_than_dtype_in_dask_blocks_are_rejected():
+def test_dask_blocks_with_byte_strings_longer_than_declared_dtype_are_rejected():
     blocks = da.from_array(np.array([b"abc"]), chunks=1)
     shorter = blocks.map_blocks(np.copy, dtype="S2", meta=np.empty(0, "S2"))
     with pytest.raises(ConflictError, match=r"has dtype \|S3, but the declared dtype \|S2"):

@@ -18,7 +18,7 @@ def test_invalid_name_error_suggests_renaming(name):
 # Listings of local stores omitted the variable or group, as if it were a temporary file.
 @pytest.mark.parametrize("name", [".v.tmp", ".v.lock", ".v.staging"])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_names_of_temporary_files_are_rejected_in_local_stores(path, name, dialect):
+def test_names_reserved_for_temporary_files_are_rejected_in_local_stores(path, name, dialect):
     dataset = xr.Dataset({name: ("x", [1.0])})
     with pytest.raises(RefusedError, match=r"reserved for temporary files.*Rename the variable"):
         to_nczarr(dataset, path, dialect=dialect)

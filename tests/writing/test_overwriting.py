@@ -199,7 +199,7 @@ def test_appending_dataset_without_append_dimension_is_rejected(path):
     assert_rejected(path, problem, xr.Dataset({"k": 1}), append_dim="t")
 
 
-def test_empty_selection_can_be_written_to_automatic_region(path):
+def test_empty_selection_can_be_written_with_region_auto(path):
     to_nczarr(example(), path)
     to_nczarr(example().isel(t=[]), path, region="auto")
     xr.testing.assert_identical(read(path), example())

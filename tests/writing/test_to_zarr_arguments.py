@@ -46,7 +46,7 @@ def test_group_at_or_under_variable_path_is_rejected(mode, group, damaged):
     [({"mode": "r+"}, NotFoundError), ({"append_dim": "x"}, ConflictError)],
     ids=["mode r+", "append"],
 )
-def test_values_cannot_be_written_into_missing_group(options, error):
+def test_updating_or_appending_to_missing_group_is_rejected(options, error):
     store = {}
     dataset = xr.Dataset({"v": ("x", [1.0])})
     to_nczarr(dataset, store, group="g")
@@ -61,7 +61,7 @@ def test_non_string_group_argument_is_rejected():
 
 @pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}])
 @pytest.mark.parametrize("encoding", [{"_FillValue": -9999}, {"missing_value": 0, "dtype": "bool"}])
-def test_boolean_fill_values_are_rejected(encoding, layout):
+def test_numeric_fill_values_of_variables_stored_as_bool_are_rejected(encoding, layout):
     dataset = xr.Dataset({"v": ("x", [True, False])})
     with pytest.raises(ConflictError, match=r"dtype bool cannot represent.*variable v"):
         to_nczarr(dataset, {}, encoding={"v": encoding}, **layout)

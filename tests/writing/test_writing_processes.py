@@ -89,7 +89,7 @@ def put_into(sent, key):
         pickle.loads(sent).put([(key, b"1")])
 
 
-def test_several_processes_can_write_disjoint_regions_of_template(path):
+def test_processes_can_write_disjoint_regions_of_store_created_without_values(path):
     template = xr.zeros_like(example(0, 12).chunk(t=4))
     to_nczarr(template.assign_coords(t=example(0, 12).t), path, compute=False)
     run_in_processes(3, write_region, [(path, start, start + 3) for start in range(0, 12, 3)])
