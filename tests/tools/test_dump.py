@@ -159,8 +159,12 @@ def test_dump_precision_option_has_same_effect_as_in_ncdump(types, digits, capsy
 def test_dump_prints_one_line_error_for_invalid_precision(digits, capsys):
     assert main(["dump", "-p", digits, "anything"]) == 2
     assert "expected numbers from 1 to 17" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="precision"):
-        xr_nczarr.dump({".zgroup": b'{"zarr_format": 2}'}, precision=(0, 18))
+
+
+@pytest.mark.parametrize("precision", [(0, 18), (7,), (7, 8, 9)])
+def test_dump_rejects_invalid_precision(precision):
+    with pytest.raises(ValueError, match="precision must be two numbers from 1 to 17"):
+        xr_nczarr.dump({".zgroup": b'{"zarr_format": 2}'}, precision=precision)
 
 
 STORED = """netcdf special {

@@ -165,7 +165,7 @@ def test_info_text_shows_totals_and_supported_netcdf_c_releases(dataset):
     ("dialect", "releases"),
     [
         ("nczarr", "netCDF-C 4.9.3 or later"),
-        ("universal", "netCDF-C 4.8.1 or later"),
+        ("universal", "netCDF-C 4.9.0 or later"),
         ("nczarr-4.9.1", "netCDF-C 4.9.1 or 4.9.2"),
         ("nczarr-4.8.1", "netCDF-C 4.8.1 or 4.9.0"),
         ("zarr", None),

@@ -432,7 +432,7 @@ def releases_of(dialect: str, root: Node | None) -> str:
     description is empty.
     """
     if is_universal(root):
-        return "netCDF-C 4.8.1 or later"
+        return "netCDF-C 4.9.0 or later"
     return BY_DIALECT[dialect].releases if dialect in BY_DIALECT else ""
 
 

@@ -396,9 +396,13 @@ def _reason_to_leave_out(item: Group | Variable) -> str:
 
 
 def _digits(precision: tuple[int | None, int | None] | None) -> Digits:
-    counts = zip(EXACT, precision or (None, None), strict=True)
-    digits = {name: EXACT[name] if count is None else (count,) for name, count in counts}
-    if not all(1 <= count <= _MAX_DIGITS for counts in digits.values() for count in counts):
+    counts = precision or (None,) * len(EXACT)
+    digits = {
+        name: default if count is None else (count,)
+        for (name, default), count in zip(EXACT.items(), counts, strict=False)
+    }
+    valid = all(1 <= count <= _MAX_DIGITS for counts in digits.values() for count in counts)
+    if len(counts) != len(EXACT) or not valid:
         raise ValueError(f"precision must be two numbers from 1 to 17, not {precision!r}")
     return digits
 
