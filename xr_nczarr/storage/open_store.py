@@ -410,7 +410,7 @@ def _open_chain(
     if is_zip or (name.endswith(".zip") and not is_in_archive):
         local = local_path(url)
         if local is not None:
-            _check_unused(options)
+            _check_unused(_options_of("file", options))
             return _local_zip(absolute_path(local), access.sync, access.max_object_bytes)
         archive = _open_chain(folder + query, options, access, filesystem=filesystem)
         return ZipStore(archive, name, max_object_bytes=access.max_object_bytes)
