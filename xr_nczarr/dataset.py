@@ -63,8 +63,8 @@ def resolve(
 ) -> ResolvedTarget:
     """Resolve a target to its location and its store.
 
-    Remote requests are made only to read a reference set, or if fsspec makes them when it creates a
-    filesystem, for example to open an archive in a chained URL.
+    No remote requests are made, except to read a reference set. However, fsspec may make requests
+    when it creates a filesystem, for example for an archive in a chained URL.
 
     Parameters
     ----------

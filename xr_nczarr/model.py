@@ -336,7 +336,7 @@ class ArrayNode:
     def is_binary(self) -> bool:
         """Whether the elements are variable-length bytes.
 
-        Other elements of dtype object are text.
+        If not, and the dtype is object, they are variable-length text.
         """
         return any(spec.name == "vlen-bytes" for spec in self.codecs)
 

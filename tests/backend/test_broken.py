@@ -112,7 +112,7 @@ def test_undecodable_variable_is_opened_without_decoding(attribute, opener, stor
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_option_on_unsupported_can_reject_or_skip_undecodable_variables(attribute, store):
+def test_undecodable_variables_can_be_rejected_or_skipped(attribute, store):
     change(store, "t", **IMPOSSIBLE[attribute])
     with pytest.raises(MetadataError, match=rf"attribute {attribute}: xarray .*variable /t") as c:
         xr.open_dataset(store, engine="nczarr", on_unsupported="raise")

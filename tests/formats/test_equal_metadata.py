@@ -71,7 +71,7 @@ def opened(version, arrays, consolidated):
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_array_is_parsed_identically_with_or_without_similar_arrays(version, consolidated):
+def test_array_is_parsed_identically_if_similar_array_was_parsed_before(version, consolidated):
     arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
     dataset = opened(version, arrays, consolidated)
     for path, node in dataset.items():

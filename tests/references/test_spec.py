@@ -475,7 +475,7 @@ def test_relative_urls_are_resolved_against_document_url(url, document, expected
     assert absolute_url(url, document) == expected
 
 
-def test_rendered_reference_sets_expand_to_same_references():
+def test_rendered_reference_set_expands_to_original_references():
     entries = {
         ".zattrs": b'{"a": "\xc2\xb0C"}',
         "binary": b"base64:\x00\xff",

@@ -620,7 +620,7 @@ def test_names_indistinguishable_on_file_system_are_rejected(
     to_nczarr(both[["A"]], tmp_path / "store", mode="w")
 
 
-def test_is_inside_function_compares_whole_path_components(tmp_path: Path) -> None:
+def test_is_inside_compares_whole_path_components(tmp_path: Path) -> None:
     folder = str(tmp_path / "a")
     os.makedirs(f"{folder}/b")
     os.symlink(folder, tmp_path / "link")

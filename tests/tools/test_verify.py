@@ -238,7 +238,7 @@ def test_verify_reports_missing_referenced_file_once(tmp_path: Path) -> None:
     assert "and 7 more: the reference set refers to an object that does not exist" in line
 
 
-def test_verify_lists_features_required_of_readers_on_request(tmp_path: Path, capsys: Any) -> None:
+def test_verify_can_list_features_that_readers_need(tmp_path: Path, capsys: Any) -> None:
     store = make(tmp_path / "store")
     assert main(["verify", str(store)]) == 0
     assert "netCDF-C" not in capsys.readouterr().out

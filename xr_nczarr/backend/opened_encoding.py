@@ -92,12 +92,13 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
 
     The key ``codecs`` lists numcodecs configurations in encoding order, so that this package can
     write a copy with the same codecs. The netCDF engines ignore this key. Instead, they apply
-    netCDF-style keys such as ``zlib`` and ``shuffle``, and fail on keys that they do not support:
+    netCDF-style keys such as ``zlib`` and ``shuffle``, and fail on keys that they do not support.
+    Some codecs therefore have no netCDF-style key:
 
-    - Plain Zarr can have codecs that some netCDF builds lack. If `plain` is True, netCDF-style keys
-      therefore describe only codecs that every build of HDF5 supports.
-    - No netCDF-style key describes Blosc, because the netCDF engines would also require the name of
-      its internal compressor.
+    - If `plain` is True, the array is plain Zarr and can have codecs that some netCDF builds lack.
+      Only codecs that every build of HDF5 supports then have such a key.
+    - Blosc has none, because the netCDF engines would also require the name of its internal
+      compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}

@@ -40,9 +40,9 @@ def for_empty_times(
 
 
 def convert_multiples(stored: Array, times: Array) -> None:
-    """Convert times from multiples of a unit to the unit, for example from 10 s to seconds.
+    """Convert times that count multiples of a unit, such as 10 seconds, to the unit itself.
 
-    `times` is written in place.
+    The converted values of `stored` are written to `times`.
 
     Raises
     ------

@@ -40,7 +40,7 @@ def byte_window(
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
     Return None if the whole chunk must be read. Chunks of fixed-width strings are always read as a
-    whole, because only their size shows whether another program has increased the width.
+    whole: another program may have increased the width, which only the size of the chunk shows.
 
     Parameters
     ----------
@@ -51,7 +51,8 @@ def byte_window(
     source
         NumPy index into the chunk, with a slice or an array for each dimension.
     remote
-        Whether each request costs a round trip. If so, a single byte range covers all rows.
+        Whether each request costs a round trip. If so, a single byte range covers all selected
+        elements.
     """
     if node.dtype.kind == "S" and node.dtype.itemsize > 1:
         return None

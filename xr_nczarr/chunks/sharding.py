@@ -168,12 +168,12 @@ class Shards:
         shard_ranges: Sequence[ByteRange | None],
         source: _ShardReader,
     ) -> list[ByteRange | None]:
-        """Look up chunks in the shard indices at one nesting level, and return their byte ranges.
+        """Look up chunks in the shard indices at one nesting level.
 
-        `depth` is the nesting level, which is 0 for the outermost shards. For each chunk,
-        `shard_ranges` contains the byte range of the shard at this level that contains the chunk.
-        Except at the innermost level, the results are the ranges of the nested shards that contain
-        the chunks. The range of a missing chunk or shard is None.
+        For each chunk, `shard_ranges` contains the byte range of its shard at this level. Return
+        the byte range of each chunk at the innermost level, and that of its shard at the next level
+        otherwise. The range of a missing chunk or shard is None. `depth` is the nesting level,
+        which is 0 for the outermost shards.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
@@ -233,7 +233,7 @@ class Shards:
         return self.levels[depth].assemble(parts)
 
     def chunks_beside(self, chunk: Index) -> list[Index]:
-        """Return the grid indices of all chunks in the same shard that are inside the array."""
+        """Return the grid indices of the chunks in the array that share a shard with `chunk`."""
         node = self.node
         grid = grid_shape(node.shape, node.chunk_shape)
         sizes = zip(self.shard_of(chunk), self._spans[0], grid, strict=True)
@@ -277,9 +277,10 @@ class _ShardReader(ABC):
                 yield memoryview(data)[start : start + span.length]
 
     def check_missing(self, key: str) -> None:  # noqa: B027
-        """Raise an error if a chunk may appear to be missing only because an index is outdated.
+        """Raise an error if the index that lists a chunk as missing may be outdated.
 
-        `key` is the key of the shard. Readers that do not cache indices do nothing.
+        `key` is the key of the shard. In readers that do not cache indices, this method does
+        nothing.
         """
 
     @abstractmethod

@@ -115,8 +115,8 @@ class PartWriter:
     def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
         """Set the elements of a chunk that lie outside the array to the fill value.
 
-        These elements still contain old values if the array was larger before. `index` is the grid
-        index of the chunk.
+        If the array used to be larger, they still contain old values. `index` is the grid index of
+        the chunk.
         """
         node = self.node
         sizes = zip(node.shape, node.chunk_shape, index, strict=True)

@@ -67,7 +67,7 @@ def encode_numbers(
 
 
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
-    """Pack numbers as xarray does, but store exactly the fill value in place of NaN."""
+    """Pack numbers as xarray does, but store the fill value itself, unpacked, for NaN."""
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     variable = Variable(range(numbers.ndim), numbers, {}, dict(encoding))
     with np.errstate(all="ignore"):

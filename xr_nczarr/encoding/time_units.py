@@ -23,10 +23,10 @@ _SECOND_FRACTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns
 
 
 def in_encoded_unit(times: Any, name: str, units: Any = None) -> Any:
-    """Convert NumPy times to a unit in which xarray can encode them, unless they have such a unit.
+    """Convert NumPy times to a unit in which xarray can encode them, if they do not have one.
 
-    xarray would round times that are finer than nanoseconds. It would encode times as NaT if
-    `units` is finer than the unit of the times.
+    Otherwise, xarray would round times that are finer than nanoseconds, and encode times as NaT if
+    `units` is finer than their unit.
 
     Parameters
     ----------

@@ -199,7 +199,7 @@ def parse_array(
 
 
 def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
-    """Render the members of ``.zarray``, except ``zarr_format`` and members of extensions.
+    """Render the members of ``.zarray``, except ``zarr_format`` and unknown members.
 
     `version` is the Zarr version to name in error messages.
 

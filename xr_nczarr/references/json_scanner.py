@@ -282,9 +282,9 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Compute the left shift, in bits, that removes all but the first bytes of each word.
+    """Compute the left shift, in bits, that removes all but the first `lengths` bytes of words.
 
-    `lengths` contains the number of bytes to keep in each word. Words are little-endian, so the
+    `lengths` contains one number for each word. Words are little-endian, so the
     first byte of a word is in its lowest bits. The shift is 64 or more if no byte is kept.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)

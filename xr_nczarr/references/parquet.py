@@ -289,8 +289,8 @@ def render_parquet_references(
     others = references.key_count - placed
     if others:
         raise UnsupportedError(
-            "parquet files can contain only references to chunks of Zarr v2 arrays; the set has "
-            f"{others:,} other references",
+            "parquet files can contain only references to chunks of Zarr v2 arrays, but "
+            f"{others:,} references in the set are to other objects",
             remedy="Write a JSON document instead",
         )
     members = {key: _dotted(key, _parsed(text)) for key, text in texts.items()}

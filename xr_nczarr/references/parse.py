@@ -277,8 +277,8 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
         return members
     if type(version) is not int or version != 1:
         raise ReferenceSetError(
-            f'"version" is {quote(repr(version))}; expected 1, or no "version" in a document of '
-            "version 0",
+            f'"version" is {quote(repr(version))}; expected 1. Documents of version 0 do not '
+            'contain "version"',
             place="version",
         )
     return dict(_typed(members.get("refs", {}), Mapping, "refs"))

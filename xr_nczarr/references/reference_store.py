@@ -137,8 +137,8 @@ class ReferenceStore(Store):
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
         """Return a store for the chunks of one array.
 
-        The new store contains only the references that these chunks may need. They are often few
-        enough to be pickled, so that other processes need not read the document.
+        The new store contains only the references to these chunks, which are often few enough to be
+        pickled. Other processes then do not have to read the reference document.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix))

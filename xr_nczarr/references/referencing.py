@@ -181,7 +181,7 @@ def write(
 
 
 def _open_source(location: Location, access: Access) -> Store:
-    """Open the store to which the set will refer.
+    """Open the store to which the new reference set will refer.
 
     Raises
     ------

@@ -361,7 +361,7 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
     if name is not None and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
             f"the URL fragment contains the key {name!r}, which applies only to S3 URLs",
-            remedy="Remove this key from the fragment. For a chained URL, pass the name of the "
+            remedy="Remove this key from the fragment. For a chained URL, pass the name of the AWS "
             "profile as a storage option instead",
             store=mask(place.url),
         )

@@ -99,7 +99,7 @@ class Access:
 
     @property
     def rules(self) -> Rules:
-        """The rules for requests to servers."""
+        """The rules for requests: retries, size limits, and what counts as a missing object."""
         options = self.storage_options or {}
         retry = options.get("retry") or {}
         if not isinstance(retry, Retry | Mapping):

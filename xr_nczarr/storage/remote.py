@@ -197,7 +197,7 @@ class RemoteStore(Store):
         return _data(granted(next(self._client.fetch(requests, self.expected))))
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write each object in one request, replacing any existing object.
+        """Write objects with one request for each, replacing any existing objects.
 
         Objects are written concurrently, in no particular order. If an object must be written after
         all others, write it in a separate call.

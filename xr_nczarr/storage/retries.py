@@ -243,7 +243,8 @@ def _connection_remedy(error: BaseException) -> str:
 def _botocore_message(error: BaseException) -> str:
     """Return the server's message from a botocore error, or an empty string for other errors.
 
-    The text of the error mentions botocore's own retries, which are unrelated to `Retry`.
+    The full text of the error is not used, because it mentions botocore's own retries, which are
+    unrelated to `Retry`.
     """
     messages = (_botocore_error(cause).get("Message") for cause in _causes(error))
     return next(filter(None, messages), "")

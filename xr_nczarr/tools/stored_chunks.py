@@ -121,7 +121,10 @@ def count_stored_chunks(
 
 
 def _folders(store: Store, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all folders below `prefix`, because one may take the place of a chunk."""
+    """Yield the paths of all folders below `prefix`.
+
+    A folder can exist at the path where a chunk is expected.
+    """
     for name in store.list_names(prefix).prefixes if store.has_folders else ():
         yield f"{prefix}{name}"
         yield from _folders(store, f"{prefix}{name}/")

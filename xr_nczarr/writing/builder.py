@@ -195,7 +195,7 @@ class Tree:
                         yield f"{name} of {holder.path} ({type(value).__name__} as {kind})"
 
     def dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
-        """Return the dimension of a group, its own or an inherited one, or create the dimension.
+        """Return a dimension that a group defines or inherits, or create it in the group.
 
         Raises
         ------

@@ -194,9 +194,9 @@ def write_chunks(
 
 
 def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keywords: Any) -> Any:
-    """Assign the values of each write to the corresponding target, in the region of the write.
+    """Assign the values of each write to its region of the corresponding target.
 
-    NumPy arrays are assigned one after another, and then all dask arrays in one dask graph. Return
+    NumPy arrays are assigned one by one. Then all dask arrays are stored in one dask graph. Return
     None if there are no dask arrays. Otherwise, return the result of `dask.array.store`, to which
     `keywords` are passed.
     """

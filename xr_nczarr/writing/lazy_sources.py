@@ -276,7 +276,7 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Count, along each dimension, the elements that a variable selects from each stored chunk.
+    """Count, along each dimension, the elements of a variable that are in each stored chunk.
 
     `array` and `selection` are the results of `unwrapped`. Return None if the counts are unknown,
     for example for pointwise indexing.
