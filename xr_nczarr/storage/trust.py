@@ -70,8 +70,8 @@ class ConfinedTrust(Trust):
             filesystem, _ = plain_filesystem(filesystem, "")
             if is_local_filesystem(filesystem):
                 raise RefusedError(
-                    "a local folder cannot be opened through fsspec, which follows symbolic links that "
-                    "point outside the folder",
+                    "a local folder cannot be opened through fsspec, which follows symbolic links "
+                    "that point outside the folder",
                     remedy="Pass the path of the folder, or open it without trust='none'",
                     store=mask(url),
                 )
