@@ -341,10 +341,10 @@ class ArrayNode:
         return any(spec.name == "vlen-bytes" for spec in self.codecs)
 
     def at_path(self, path: str, **changes: Any) -> ArrayNode:
-        """Return a copy of this array at another path.
+        """Return a copy of this root array at another path.
 
-        The path of this array must be ``"/"``, because `path` is prepended to the chunk keys.
-        `changes` sets other fields of the copy, such as `attributes`.
+        The chunk keys of the copy consist of `path` and the keys of this array, so the path of this
+        array must be ``"/"``. `changes` sets other fields of the copy, such as `attributes`.
         """
         prefix, keys = key_prefix(path), self.chunk_keys
         keys = ChunkKeys(

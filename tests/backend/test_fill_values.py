@@ -122,7 +122,7 @@ def test_netcdf_c_default_fill_values_in_plain_zarr_are_not_masked(
 
 # Regression D24
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_nczarr_and_zarr_engines_mask_same_plain_zarr_v2_fill_values(
+def test_both_engines_mask_same_fill_values_of_plain_zarr_v2(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)

@@ -210,7 +210,7 @@ def test_region_writes_are_rejected_until_interrupted_append_is_resolved():
     assert refusals
 
 
-def test_reading_strings_widened_after_opening_raises_chunk_error(tmp_path):
+def test_reading_after_strings_were_widened_raises_chunk_error(tmp_path):
     for target in ({}, tmp_path / "a"):
         to_nczarr(named("Oslo", "Rom"), target)
         earlier = xr.open_dataset(target, engine="nczarr")

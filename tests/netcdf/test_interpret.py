@@ -122,7 +122,7 @@ def test_newest_annotation_takes_precedence():
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecar_names_match_netcdf_c_metadata_objects():
+def test_sidecar_names_are_those_of_netcdf_c_metadata_objects():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 

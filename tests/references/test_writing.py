@@ -413,7 +413,7 @@ def test_references_to_s3_stores_can_be_written_to_s3(tmp_path, s3_server):
     ],
     ids=["option", "group"],
 )
-def test_parts_of_target_that_would_be_ignored_are_rejected(tmp_path, target, options, message):
+def test_target_with_parts_that_have_no_effect_is_rejected(tmp_path, target, options, message):
     regular(tmp_path / "store")
     with pytest.raises(UnsupportedError, match=message):
         write(tmp_path / "store", target.format(tmp_path / "set.json"), target_options=options)

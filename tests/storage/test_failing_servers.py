@@ -486,7 +486,7 @@ def test_values_are_correct_even_if_30_percent_of_requests_fail(
     assert fetch(s3_store, "a/1", "a/2") == [None, CHUNKS["a/2"]]
 
 
-def test_fetching_from_s3_sends_one_request_per_existing_or_missing_object(
+def test_fetching_from_s3_sends_one_request_per_object_even_if_missing(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     s3_server.put("x/a/1", b"1")

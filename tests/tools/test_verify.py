@@ -697,7 +697,7 @@ def netcdf_c_creates(name: str) -> bool:
         return bool(variable.name == name)  # netCDF-C normalizes names
 
 
-def test_is_netcdf_name_function_agrees_with_netcdf_c() -> None:
+def test_netcdf_name_check_agrees_with_netcdf_c() -> None:
     characters = [*map(chr, range(1, 0x100)), "\u2028", "\ufeff", "e\u0301", "ü"]
     names = [text for item in characters for text in (f"{item}a", f"a{item}a", f"a{item}")]
     names += ["a" * 256, "a" * 257, "ü" * 128, "ü" * 129]

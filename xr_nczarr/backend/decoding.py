@@ -337,8 +337,8 @@ def require_chunks(array: LazyArray) -> LazyArray:
 def normalize_packing(attributes: dict[Any, Any]) -> None:
     """Replace, in place, packing attributes that make xarray decode values to the wrong dtype.
 
-    An array or list that contains a single number becomes this number. With a list, xarray may
-    decode the values to dtype object.
+    An array or list that contains a single number is replaced by this number, because xarray may
+    decode the values to dtype object if an attribute is a list.
 
     An integer ``scale_factor`` becomes a Python number. With a NumPy integer, xarray would decode
     values to the dtype of that integer. The values could then overflow, and missing values could

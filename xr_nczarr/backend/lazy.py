@@ -253,8 +253,8 @@ class CodedArray(_Selectable):
     def decode(self, stored: Any) -> Any:
         """Decode stored values.
 
-        The dtype of the result can differ from the declared dtype, which xarray infers from the
-        first and the last time.
+        The dtype of the result can differ from the declared dtype, which xarray infers from
+        only the first and the last value.
         """
         values = stored
         for coder in self.coders:

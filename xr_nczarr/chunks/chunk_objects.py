@@ -86,7 +86,7 @@ class ChunkObjects:
         return data
 
     def delete(self, store: Store, chunk: Index) -> None:
-        """Delete a chunk under every key at which it might be stored."""
+        """Delete a chunk, trying every key under which it might be stored."""
         for keys in self.keys:
             store.delete(keys.key(chunk))
 

@@ -190,7 +190,7 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Return the positions in the array that remain after pointwise indexing of a selector.
+    """Return the positions in the array that pointwise indexing of a selector selects.
 
     `spanned` contains the axes along which the selector varies. `points` maps each indexed axis to
     an index array, and contains at least one axis from `spanned`. In the result, the axes of the

@@ -170,10 +170,10 @@ class Shards:
     ) -> list[ByteRange | None]:
         """Look up chunks in the shard indices at one nesting level.
 
-        For each chunk, `shard_ranges` contains the byte range of its shard at this level. Return
-        the byte range of each chunk at the innermost level, and that of its shard at the next level
-        otherwise. The range of a missing chunk or shard is None. `depth` is the nesting level,
-        which is 0 for the outermost shards.
+        For each chunk, `shard_ranges` contains the byte range of its shard at this level. At the
+        innermost level, return the byte range of each chunk. At any other level, return the byte
+        range of its shard at the next level. The range of a missing chunk or shard is None. `depth`
+        is the nesting level, which is 0 for the outermost shards.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
@@ -261,7 +261,10 @@ class _ShardReader(ABC):
     def read(
         self, ranges: Iterable[ByteRange], *, of_indices: bool = False
     ) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range. If `of_indices` is True, the ranges are shard indices."""
+        """Yield the bytes of each range.
+
+        If `of_indices` is True, the ranges are those of shard indices.
+        """
         wanted = list(ranges)
         fetch = self._fetch_indices if of_indices else self._fetch_ranges
         fetched = fetch([span for span in wanted if span.key not in self.whole])

@@ -79,8 +79,8 @@ def _blocks_of(spans: Sequence[tuple[int, int]], block: int, last: int) -> list[
     """Return the sorted indices of the blocks that contain the given ranges of decoded data.
 
     `block` is the size of a block in bytes, and `last` is the index of the last block. If only the
-    last block is needed, the block before it is included. A short last block cannot be alone in a
-    frame, because it would then be decoded with another block size.
+    last block is needed, the block before it is included too. A short last block would be decoded
+    with the wrong block size if it were the only block in a frame.
     """
     numbers: set[int] = set()
     for start, length in spans:

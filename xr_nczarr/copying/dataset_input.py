@@ -56,9 +56,9 @@ def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr
 def netcdf_tree(
     datasets: Mapping[str, xr.Dataset],
 ) -> tuple[Group, dict[str, ExplicitlyIndexed]]:
-    """Return the netCDF tree that datasets represent, and the values of its variables by path.
+    """Return the root of the netCDF tree that the datasets represent, and all values by path.
 
-    The tree is returned as its root group. `datasets` maps the paths of groups to their datasets,
+    `datasets` maps the paths of groups to their datasets,
     which were opened without decoding. If a variable cannot be copied, its `error` says why.
     """
     tree, values = Tree(Layout()), {}

@@ -27,7 +27,7 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 
 
 def typed_text(variable: Variable, name: str) -> Variable:
-    """Convert dask arrays of Python strings, and NumPy's StringDType, to xarray's string dtype.
+    """Convert dask arrays of strings, and NumPy StringDType arrays, to xarray's string dtype.
 
     Missing strings become empty strings, as in xarray. Any other variable is returned unchanged.
     """

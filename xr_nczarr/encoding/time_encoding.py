@@ -33,7 +33,7 @@ _OTHER_FILL = "Pass another _FillValue or dtype in the encoding, or call drop_en
 def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Check that an encoding can represent the times of a variable, and return the variable.
 
-    Objects other than times are returned unchanged. NumPy times are converted to a unit in which
+    Values that are not times are returned unchanged. NumPy times are converted to a unit in which
     xarray can encode them or, in calendars that NumPy does not support, to cftime dates. xarray's
     default encoding needs no check.
 

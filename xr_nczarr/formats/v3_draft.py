@@ -307,7 +307,7 @@ def parse_data_type(value: Json, *, fallback: bool) -> DType:
     Raises
     ------
     UnsupportedError
-        If the type is unknown, and no known fallback type may replace it.
+        If the type is unknown and has no usable fallback.
     """
     place = "data_type"
     if isinstance(value, str):
@@ -419,9 +419,9 @@ def _parse_codec(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
 
 
 def _render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
-    """Render the ``chunk_memory_layout`` and ``codecs`` members of an array.
+    """Render the members ``chunk_memory_layout`` and ``codecs`` of an array's metadata.
 
-    `declared` is the dtype that the rendered ``data_type`` describes. If its byte order differs
+    `declared` is the dtype rendered as ``data_type``. If its byte order differs
     from that of the node's dtype, an ``endian`` codec is added.
     """
     specs = list(node.codecs)

@@ -34,7 +34,7 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 
 
 def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
-    """Return an array node with the chunk key separator of the chunks in the store.
+    """Return an array node with the separator that the keys of the stored chunks use.
 
     The node is returned unchanged if its metadata declares the separator. It is also returned
     unchanged if the first or the last chunk is stored under a key with the default separator of the

@@ -338,8 +338,8 @@ class _Search:
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
         """Yield the path and kind of each child of the groups. The kind is None if unknown.
 
-        If a group's metadata does not list its children, the store is listed. Sidecars that may
-        exist are then read too, because they may list the children.
+        If a group's metadata does not list its children, the store is listed. Any sidecars
+        are then read too, because they may list the children.
 
         Raises
         ------

@@ -248,9 +248,9 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 
 
 def stored_annotations(node: Node, places: Places) -> Iterator[tuple[Holder, str, Vintage, Json]]:
-    """Yield the holder, name, layout and value of each annotation that a node has at `places`.
+    """Yield the holder, name, layout and value of each annotation of a node.
 
-    The newest layout comes first.
+    Annotations are looked up at `places`, which begin with those of the newest layout.
     """
     for (holder, name), vintage in places.items():
         members = getattr(node, holder)

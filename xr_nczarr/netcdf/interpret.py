@@ -317,8 +317,8 @@ class _Interpreter:
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
         """Compare a group's children with the lists in its annotation.
 
-        Differences are reported. A listed array or group that is missing becomes a variable or a
-        group with an error. The children are reordered to match the lists.
+        Differences are reported. A listed array or group that does not exist is replaced by a
+        variable or group that records the error. The children are reordered to match the lists.
         """
         place = annotation.vintage.group
         for name in annotation.arrays or ():

@@ -172,7 +172,7 @@ def choose(test: Computed, if_true: Computed, if_false: Computed) -> Computed:
 
 
 def both(left: Computed, right: Computed) -> Computed:
-    """Return a function that computes ``left and right``, and `right` only if necessary."""
+    """Return a function for ``left and right`` that skips `right` if `left` is false."""
     return lambda values: left(values) and right(values)
 
 

@@ -91,7 +91,7 @@ def scan_document(document: bytes) -> tuple[bytes, int, TableBuilder]:
 
 
 def remove_markers(members: dict[str, object]) -> int:
-    """Remove the markers of `scan_document` from `members`, and return their number."""
+    """Remove the markers of `scan_document` from `members`, and return how many there were."""
     markers = [name for name in members if name.startswith(_MARKER)]
     for name in markers:
         del members[name]
@@ -160,11 +160,10 @@ class _Block:
         return rows, length, rows == count
 
     def _find_indices(self, opening: Numbers, closing: Numbers) -> tuple[str, Numbers]:
-        """Find the chunk index in each key.
+        """Find the chunk indices in the keys of `self.text`.
 
-        `opening` and `closing` contain the positions of the quotation marks around each key. Return
-        two values: the separator between the numbers in an index, and the positions at which the
-        indices begin.
+        Return the separator that the indices use, and the position at which each index begins.
+        `opening` and `closing` contain the positions of the quotation marks around each key.
         """
         first = self.text[opening[0] + 1 : closing[0]].decode("latin-1")
         pattern, _ = split_chunk_key(first) or (KeyPattern("", ".", 0), first)

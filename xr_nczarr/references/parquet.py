@@ -301,9 +301,9 @@ def render_parquet_references(
 def _dotted(key: str, document: Json) -> Json:
     """Set the chunk key separator of a ``.zarray`` document to a dot.
 
-    Each ``.zarray`` in consolidated metadata is also changed. Any other document is returned
-    unchanged. The rows of a record file do not depend on the separator, but kerchunk supports only
-    dots.
+    kerchunk supports only dots. The rows of a record file do not depend on the separator. Each
+    ``.zarray`` in consolidated metadata is changed too, and any other document is returned
+    unchanged.
     """
     if not isinstance(document, dict):
         return document

@@ -427,8 +427,8 @@ def _domain(value: Any, place: str) -> Domain:
     def integer(number: Any) -> int:
         if type(number) is not int or abs(number) > MAX_DIMENSION:
             raise ReferenceSetError(
-                f"the dimension contains {quote(repr(number))}; expected an integer from -2⁶¹ "
-                "to 2⁶¹",
+                f"the dimension of the generator has the value {quote(repr(number))}; expected an "
+                "integer from -2⁶¹ to 2⁶¹",
                 place=place,
             )
         return number

@@ -225,7 +225,7 @@ class ReferenceStore(Store):
             yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None for an object that the set does not declare."""
+        """Yield the bytes of each range, or None if the set does not declare its object."""
         for item in ranges:
             check_range(item, self.name)
         return self._fetch(ranges)

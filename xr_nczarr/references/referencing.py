@@ -268,8 +268,8 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 def _holds_other_objects(folder: RemoteStore) -> bool:
     """Return whether a remote directory holds objects that do not belong to a reference set.
 
-    If an earlier write was interrupted, the directory may hold record files without a metadata
-    document.
+    Record files without a metadata document do not count, because an interrupted write can leave
+    them behind.
     """
     if record_document(folder) is not None:
         return False

@@ -191,8 +191,8 @@ def absolute_path(path: str) -> str:
 def _holds_buffers(target: object) -> bool:
     """Return whether zarr-python has filled a dict with its own ``Buffer`` objects.
 
-    Such a dict is accessed through zarr-python, which could not read plain bytes that this package
-    writes to it.
+    Such a dict must be accessed through zarr-python, which could not read plain bytes if this
+    package wrote them to the dict.
     """
     value = next(iter(target.values()), None) if isinstance(target, dict) else None
     return "zarr" in defining_packages(value)

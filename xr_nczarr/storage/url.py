@@ -136,10 +136,10 @@ def is_web(url: str) -> bool:
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Split a URL into the part before its query and the query with its ``?``.
+    """Split a URL into its base and its query, including the ``?``.
 
-    The query is an empty string if the URL has none. Only http(s) URLs have a query; any other URL
-    is not split.
+    The query is an empty string if the URL has none. URLs with schemes other than http and https
+    have no query, so they are never split.
     """
     path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
     return path, mark + query

@@ -89,7 +89,7 @@ class Verification(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether the store is undamaged: no finding has the severity ``error``."""
+        """Whether the store is undamaged, that is, no finding has the severity ``error``."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __repr__(self) -> str:

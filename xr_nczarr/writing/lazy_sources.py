@@ -102,10 +102,10 @@ def chunked_values(data: Any) -> Any:
 
 
 def complete_array(data: Any) -> LazyArray | None:
-    """Return the lazy array whose values make up the data of a variable, or None.
+    """Return the lazy array of which a variable's data consists.
 
-    The data must contain all values of the array in their original order. The values may be
-    decoded, and may be divided into dask blocks.
+    Return None unless the data contains all values of one array in their original order. The values
+    may be decoded, and may be divided into dask blocks.
     """
     if hasattr(data, "dask"):
         # Require the layer that from_array adds for an array. Without it, the array could be one of

@@ -166,7 +166,7 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
 def check_within_array(node: ArrayNode, region: Region) -> None:
     """Raise ConflictError if a region extends beyond the end of an array.
 
-    A region can do so when it appends values, or when the array is shorter than an unlimited
+    This can happen if the region appends values, or if the array is shorter than its unlimited
     dimension.
     """
     if any(piece.stop > size for piece, size in zip(region, node.shape, strict=False)):
