@@ -392,3 +392,50 @@ def test_interrupted_addition_to_v3_draft_store_adds_no_visible_groups():
         assert objects == whole
     assert seen[0] == old
     assert [*groups(whole)] == ["/", "/new", "/new/inner"]
+
+
+def interrupted(write, before, changes):
+    """Return the objects after `write` has made only a limited number of changes."""
+    objects = dict(before)
+    with contextlib.suppress(InterruptedError):
+        write(InterruptedMapping(objects, changes))
+    return objects
+
+
+def test_interrupted_append_without_compute_leaves_old_values():
+    before = {}
+    to_nczarr(values(0, 3), before, unlimited_dims=["t"])
+
+    def append(store):
+        to_nczarr(values(3, 5), store, append_dim="t", compute=False)
+
+    complete = InterruptedMapping(dict(before))
+    append(complete)
+    for changes in range(len(complete.changes)):
+        result = read(interrupted(append, before, changes))
+        assert result.identical(read(before)) or result.identical(read(complete.objects))
+
+
+def test_rerun_append_with_additional_variable_is_rejected_if_values_are_stored():
+    before = {}
+    to_nczarr(values(0, 3), before, unlimited_dims=["t"])
+
+    def append(store):
+        to_nczarr(values(3, 5), store, append_dim="t")
+
+    complete = InterruptedMapping(dict(before))
+    append(complete)
+    objects = interrupted(append, before, len(complete.changes) - 1)
+    assert JOURNAL in objects
+    with pytest.raises(ConflictError, match="has already stored the new values"):
+        to_nczarr(values(3, 5).assign(w=("y", [1.0])), objects, append_dim="t")
+    append(objects)
+    assert read(objects).identical(read(complete.objects))
+
+
+def test_error_in_group_replacement_says_that_old_group_may_be_removed():
+    objects = {}
+    to_nczarr(values(0, 3), objects, group="g")
+    with pytest.raises(InterruptedError) as caught:
+        to_nczarr(values(0, 2), InterruptedMapping(objects, 6), group="g", mode="w")
+    assert "old dataset, no dataset, or part of the new one" in "".join(caught.value.__notes__)

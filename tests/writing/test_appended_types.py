@@ -233,3 +233,32 @@ def test_times_can_be_appended_even_if_bounds_or_coordinates_is_not_text(
     opened = xr.open_dataset(store, engine="nczarr", decode_cf=False)
     assert opened.t.values.tolist() == [0, 1, 2, 3]
     assert list(opened.t.attrs[attribute]) == [1.5, 2.5]
+
+
+@pytest.mark.filterwarnings("ignore:variable b has data in the form of a dask array")
+@pytest.mark.parametrize("chunked", [False, True], ids=["numpy", "dask"])
+def test_appended_bytes_that_end_in_nul_are_rejected(chunked: bool) -> None:
+    store: dict[str, bytes] = {}
+    to_nczarr(xr.Dataset({"b": ("x", np.array([b"ab", b"c"], "S3"))}), store, dialect="zarr")
+    new = xr.Dataset({"b": ("x", np.array([b"a\0"], object))})
+    with pytest.raises(ConflictError, match="end in NUL bytes"):
+        to_nczarr(new.chunk() if chunked else new, store, append_dim="x")
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["numpy", "dask"])
+def test_missing_strings_are_appended_as_stored_fill_value(chunked: bool) -> None:
+    store: dict[str, bytes] = {}
+    dataset = xr.Dataset({"b": ("x", np.array(["a", None], object))})
+    to_nczarr(dataset, store, encoding={"b": {"_FillValue": "NA"}})
+    to_nczarr(dataset.chunk() if chunked else dataset, store, append_dim="x")
+    values = xr.open_dataset(store, engine="nczarr")["b"]
+    assert values.isnull().values.tolist() == [False, True, False, True]
+
+
+def test_complex_numbers_that_overflow_stored_dtype_are_rejected() -> None:
+    large, store = xr.Dataset({"c": ("x", [1e300 + 0j])}), dict[str, bytes]()
+    with pytest.raises(ConflictError, match="does not fit the encoding"):
+        to_nczarr(large, store, dialect="zarr", encoding={"c": {"dtype": "complex64"}})
+    to_nczarr(xr.Dataset({"c": ("x", np.array([1j], "c8"))}), store, dialect="zarr")
+    with pytest.raises(ConflictError, match="does not fit the encoding"):
+        to_nczarr(large, store, append_dim="x")

@@ -91,6 +91,8 @@ def with_checked_values(variable: Variable, name: str) -> Variable:
             remedy="Leave out _FillValue, choose a dtype such as int8, or call drop_encoding()",
             variable=name,
         )
+    if variable.dtype.kind == dtype.kind == "c":
+        return variable.copy(data=as_type(variable.data, dtype))
     if variable.dtype.kind not in "biuf" or dtype.kind not in "biuf":
         return variable
     check_fill(encoding, dtype, name)
@@ -204,6 +206,8 @@ def encode_as_stored(
     if is_time(new):
         encode = in_time_dtype if dtype.kind in "mM" else encode_times
         return encode(new.data, dtype, encoding, name)
+    if isinstance(fill := encoding.get("_FillValue"), str) and new.dtype == object:
+        new.data = without_missing(new.data, TEXT, fill)
     new = ensure_dtype_not_object(typed_text(new, name), name=name)
     if new.dtype.kind in "iufb" and dtype.kind in "iuf":
         packing = [key for key in PACKING_KEYS if key in new.encoding]
@@ -211,6 +215,8 @@ def encode_as_stored(
         rounding: Rounding = "none" if finer else "packing"
         encoding = with_float_scale(encoding)
         return encode_numbers(new.data, dtype, encoding, rounding, target.path)
+    if new.dtype.kind == dtype.kind == "c":
+        new.data = as_type(new.data, dtype)
     new.attrs, new.encoding = {}, encoding
     return _encode_text_as_stored(new, stored, target, widening=widening)
 

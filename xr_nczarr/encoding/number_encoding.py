@@ -219,7 +219,12 @@ def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
         raise ConflictError(
             f"the new values have dtype {values.dtype}, but the stored values have dtype {dtype}"
         )
-    return values.astype(dtype)
+    with np.errstate(over="ignore"):
+        converted = values.astype(dtype)
+    lost = np.isfinite(values) & ~np.isfinite(converted) if dtype.kind == "c" else np.array(False)
+    if lost.any():
+        raise misfit(f"the value {values[lost][0]}", {}, dtype, _WIDER_DTYPE)
+    return converted
 
 
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:

@@ -78,19 +78,15 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
         Whether xarray joined characters into these strings when it opened the variable.
     """
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
-    objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
-    if objects and largest(_ends_in_nul, variable.data):
-        raise ConflictError(
-            "some values end in NUL bytes, which would be stripped as padding because the dtype "
-            "is fixed-width bytes",
-            remedy="Write the values as unsigned integers, or remove the NUL bytes",
-        )
     fill = variable.attrs.pop("_FillValue", None) if joined else None
     variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
     if fill is not None:
         variable.attrs["_FillValue"] = fill
     if variable.encoding.get("dtype") is str and is_bytes_dtype(variable.dtype):
         variable = variable.copy(data=_decoded(variable.data, TEXT))
+    objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
+    if objects and largest(_ends_in_nul, variable.data):
+        raise _padding_error()
     opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
     if opened and variable.dtype == np.dtype("S1"):
         return variable  # xarray did not join these characters when it opened the variable
@@ -106,6 +102,14 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
 
 def _ends_in_nul(block: Any) -> int:
     return any(item.endswith(b"\0") for item in as_bytes(block))
+
+
+def _padding_error() -> ConflictError:
+    return ConflictError(
+        "some values end in NUL bytes, which would be stripped as padding because the dtype is "
+        "fixed-width bytes",
+        remedy="Write the values as unsigned integers, or remove the NUL bytes",
+    )
 
 
 @blockwise
@@ -178,11 +182,13 @@ def _unicode_error(text: str, reason: str) -> ConflictError:
 def in_width(values: Any, dtype: np.dtype[Any], name: str, fill: Any = "") -> Any:
     """Convert strings or bytes to a fixed width, and missing items to `fill`.
 
-    Raise ConflictError if an item is too long for `dtype`.
+    Raise ConflictError if an item is too long for `dtype`, or ends in NUL.
     """
     if values.dtype.kind in "OT":
         values = without_missing(values, TEXT, fill)
     items = as_bytes(values) if dtype.kind == "S" else _as_texts(values)
+    if any(item[-1:] in ("\0", b"\0") for item in items):
+        raise _padding_error()
     longest = max(items, key=len, default="")
     if len(longest) > dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize:
         unit = "bytes" if dtype.kind == "S" else "characters"

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
 
 _Argument = TypeVar("_Argument")
 
@@ -150,7 +153,7 @@ def write_chunks(
     store: Store,
     options: WriteOptions,
     progress: Progress | None = None,
-) -> Any:
+) -> None:
     """Write NumPy arrays one after another, and all dask arrays in one dask graph.
 
     For slow stores (``max_puts`` greater than 1), one thread pool stores the chunks of all arrays.
@@ -160,37 +163,32 @@ def write_chunks(
     progress
         The progress bar of an enclosing operation. If None, ``options.progress`` determines whether
         the write shows its own bar.
-
-    Returns
-    -------
-    None if `options.compute` is true. Otherwise, a dask object that writes the caller's dask
-    arrays. All other values, including those of variables that the caller opened without dask, have
-    been written when this function returns.
     """
-    if not writes and options.compute:
-        return None
-    now = [write for write in writes if options.compute or not write.deferrable]
-    total = sum(write.data.nbytes for write in now)
+    if not writes:
+        return
+    total = sum(write.data.nbytes for write in writes)
     uploads = Uploads(store.max_puts)
     with nullcontext(progress) if progress else Progress(options.progress, total) as progress:
         try:
-            targets = (_BlockTarget(item, store, options, uploads, progress) for item in now)
-            store_values(now, targets)
+            targets = (_BlockTarget(item, store, options, uploads, progress) for item in writes)
+            store_values(writes, targets)
             uploads.finish()
         except BaseException:
             # After an error, dask's threads, including those of workers, keep running. They could
             # overwrite the values of a later write.
             uploads.end_everywhere()
             raise
-    if options.compute:
-        return None
+
+
+def write_later(writes: Sequence[ArrayWrite], store: Store, options: WriteOptions) -> Delayed:
+    """Return a dask object that writes dask arrays when it is computed."""
     import dask
 
-    late = [write for write in writes if write.deferrable]
     uploads, progress = Uploads(), Progress(False)
-    targets = (_BlockTarget(item, store, options, uploads, progress) for item in late)
-    stored = store_values(late, targets, compute=False)
-    return dask.delayed(flush, pure=False)(store, stored)
+    targets = (_BlockTarget(item, store, options, uploads, progress) for item in writes)
+    stored = store_values(writes, targets, compute=False)
+    delayed: Delayed = dask.delayed(flush, pure=False)(store, stored)
+    return delayed
 
 
 def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keywords: Any) -> Any:

@@ -441,6 +441,7 @@ class _Planner:
             plan.first = plan_widening(self.opened, self.widened, self.tree.layout.consolidated)
             documents = {**hierarchy.documents, **plan.first.documents}
             hierarchy = replace(hierarchy, documents=documents)
+        plan.only_appends = not new and all(item.member == ("shape",) for item in self.changes)
         changes = [*self.changes, *self._listing_changes(added), *self._dimension_changes()]
         changes.sort(key=lambda change: children_first(change.node.path))
         plan.documents.update(edit_documents(hierarchy, changes))

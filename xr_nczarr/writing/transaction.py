@@ -46,7 +46,7 @@ from xr_nczarr.hierarchy import (
     refresh_consolidated,
 )
 from xr_nczarr.storage import WRITER_LOCK, Store, is_file_manager_file
-from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
+from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks, write_later
 from xr_nczarr.writing.write_options import WriteOptions
 from xr_nczarr.writing.write_target import WriteTarget, is_empty
 
@@ -80,6 +80,8 @@ class WritePlan:
     first
         A plan to complete before this plan writes its first chunk. It rewrites fixed-width strings
         with a larger width (see `plan_widening`), or removes the group that the write replaces.
+    only_appends
+        Whether the plan appends values to stored arrays and changes nothing else.
     checks
         Functions that check appended coordinate values against stored values, called just before
         anything is written.
@@ -94,6 +96,7 @@ class WritePlan:
     new: bool = False
     exclusive: bool = False
     first: WritePlan | None = None
+    only_appends: bool = False
     checks: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -227,6 +230,14 @@ class Transaction:
             )
         if self.applied:
             repeated = plan.first is None and _is_applied(self.store, self.applied, plan.writes)
+            if repeated and not plan.only_appends:
+                raise ConflictError(
+                    "an interrupted append has already stored the new values, but not the new "
+                    "variables and attributes",
+                    remedy="Rerun the interrupted append unchanged. Then write the new variables "
+                    "and attributes with mode='a' and without append_dim",
+                    store=self.store.name,
+                )
             self.store.delete(JOURNAL)
             if repeated:  # the killed writer had already written everything
                 plan = WritePlan(plan.zarr)
@@ -236,8 +247,11 @@ class Transaction:
         atomic |= options.compute and (options.atomic or options.mode == "w")
         try:
             with self.changing(plan, staged=atomic) as work:
-                if options.compute:
-                    write_chunks(plan.writes, work, options)
+                write_chunks(
+                    [write for write in plan.writes if options.compute or not write.deferrable],
+                    work,
+                    options,
+                )
         except Exception as error:
             left = _state_after_failure(plan, self.store, in_place=not self._is_staged(atomic))
             if isinstance(error, NczarrError):
@@ -245,7 +259,10 @@ class Transaction:
             else:  # raised by dask, or by a function in its graph
                 error.add_note(f"{self.store.name}: {left}")
             raise
-        return None if options.compute else write_chunks(plan.writes, self.store, options)
+        if options.compute:
+            return None
+        late = [write for write in plan.writes if write.deferrable]
+        return write_later(late, self.store, options)
 
     @contextmanager
     def _workspace(self, plan: WritePlan, *, staged: bool) -> Iterator[Store]:
@@ -458,6 +475,11 @@ def _state_after_failure(plan: WritePlan, store: Store, *, in_place: bool) -> st
         return (
             "The target contains the old dataset, no dataset, or the complete new one: run the "
             "write again, or use mode='w'"
+        )
+    if plan.first is not None and plan.first.removed:
+        return (
+            "The group contains the old dataset, no dataset, or part of the new one: run the write "
+            "again"
         )
     if (plan.additions or plan.documents) and all(write.appended for write in plan.writes):
         return (
