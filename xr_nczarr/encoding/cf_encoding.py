@@ -1,7 +1,7 @@
 """Encode values according to the CF conventions, and check that decoding reproduces them.
 
-The check decodes the encoded values and compares them with the original values. How much rounding
-it accepts depends on who chose the encoding:
+Encoded numbers and times are decoded and compared with the original values. How much rounding is
+accepted depends on who chose the encoding:
 
 - For a new variable, the caller chooses the dtype and the packing, so any rounding that they cause
   is accepted.

@@ -12,7 +12,8 @@ The methods of `Transaction` are the steps of this protocol, in order. `execute`
    replace it at the end. If the process is killed, either the old or the new store remains.
 5. **Prepare.** A new store that cannot be staged contains a marker until it is complete. The
    objects of the old store are removed, beginning with the documents that make it a store.
-6. **Write chunks**, in any order. Appended values lie outside the shape that readers see.
+6. **Write chunks**, in any order. Appended values lie outside the shape that readers see. With
+   ``compute=False``, the caller's dask arrays are written later, when the caller computes them.
 7. **Journal.** If several documents change in place, an object called the journal stores their
    previous content. Readers use this content while only some of the documents have changed.
 8. **Write documents.** The root's documents come last, followed only by consolidated metadata. In
