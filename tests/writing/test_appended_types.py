@@ -245,6 +245,19 @@ def test_appended_bytes_that_end_in_nul_are_rejected(chunked: bool) -> None:
         to_nczarr(new.chunk() if chunked else new, store, append_dim="x")
 
 
+@pytest.mark.parametrize(
+    ("encoding", "layout"),
+    [({"dtype": "S1"}, {}), ({"dtype": "S4"}, {"dialect": "zarr"}), ({}, {"zarr_format": 1})],
+    ids=["characters", "bytes", "v1"],
+)
+def test_text_that_ends_in_nul_is_not_stored_with_fixed_width(
+    encoding: dict[str, Any], layout: dict[str, Any]
+) -> None:
+    dataset = xr.Dataset({"b": ("x", np.array(["a\0"], object))})
+    with pytest.raises(ConflictError, match="end in NUL bytes"):
+        to_nczarr(dataset, {}, encoding={"b": encoding}, **layout)
+
+
 @pytest.mark.parametrize("chunked", [False, True], ids=["numpy", "dask"])
 def test_missing_strings_are_appended_as_stored_fill_value(chunked: bool) -> None:
     store: dict[str, bytes] = {}

@@ -78,15 +78,15 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
         Whether xarray joined characters into these strings when it opened the variable.
     """
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
+    becomes_fixed = is_bytes_dtype(variable.dtype) or variable.encoding.get("dtype") == "S1"
+    if becomes_fixed and variable.dtype.hasobject and largest(_ends_in_nul, variable.data):
+        raise _padding_error()
     fill = variable.attrs.pop("_FillValue", None) if joined else None
     variable = EncodedStringCoder(allows_unicode=True).encode(variable, name=name)
     if fill is not None:
         variable.attrs["_FillValue"] = fill
     if variable.encoding.get("dtype") is str and is_bytes_dtype(variable.dtype):
         variable = variable.copy(data=_decoded(variable.data, TEXT))
-    objects = is_bytes_dtype(variable.dtype) and variable.dtype.hasobject
-    if objects and largest(_ends_in_nul, variable.data):
-        raise _padding_error()
     opened = "source" in variable.encoding and "char_dim_name" not in variable.encoding
     if opened and variable.dtype == np.dtype("S1"):
         return variable  # xarray did not join these characters when it opened the variable
@@ -106,8 +106,8 @@ def _ends_in_nul(block: Any) -> int:
 
 def _padding_error() -> ConflictError:
     return ConflictError(
-        "some values end in NUL bytes, which would be stripped as padding because the dtype is "
-        "fixed-width bytes",
+        "some values end in NUL bytes, which would be stripped as padding because the stored dtype "
+        "has a fixed width",
         remedy="Write the values as unsigned integers, or remove the NUL bytes",
     )
 
@@ -140,6 +140,8 @@ def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
     that of the longest string or of the fill value, whichever is longer.
     """
     if not layout.zarr.has_filters:  # Zarr v1 has neither filters nor variable-length strings
+        if data.dtype.hasobject and largest(_ends_in_nul, data):
+            raise _padding_error()
         return np.asarray(data).astype(str)
     if layout.is_plain_zarr or (width is None and layout.has_vlen_strings):
         return data if data.dtype.kind == "O" else data.astype(object)
