@@ -288,6 +288,14 @@ def test_fsspec_is_used_after_obstore_rejects_response(http_server: HttpServer) 
         assert len(http_server.requests_for("*/x")) == requests
 
 
+def test_object_sizes_on_web_server_are_found_without_aiohttp(
+    http_server: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(http_server.root, "x").write_bytes(b"12345")
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    assert open_store(http_server.url, must_exist=False).size("x") == 5
+
+
 RANGE_FAULTS = ["ignore-range", "wide-range", "wrong-range", "more-range", "no-range", "far-range"]
 
 

@@ -66,8 +66,8 @@ class ObstoreClient(RemoteClient):
         A URL without secrets, for error messages. If None, it is derived from `store`.
     substitute
         For a web server, a function that returns an fsspec client for the same objects. For any
-        other store, None. The fsspec client lists folders and returns sizes. If obstore rejects
-        a response, the fsspec client repeats the request and fetches all further objects.
+        other store, None. The fsspec client lists folders. If obstore rejects a response, the
+        fsspec client repeats the request. After a rejected object, it fetches all further objects.
     """
 
     pooled = True
@@ -208,10 +208,11 @@ class ObstoreClient(RemoteClient):
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""
-        if self._substitute is not None:  # some web servers omit the size, or reject the request
-            return self._substitute().size(key)
         head = partial(self.store.head, self._path(key))
-        meta = self._do(head, key, missing=self.rules.missing_status)
+        try:
+            meta = self._do(head, key, missing=self.rules.missing_status)
+        except StorageError as error:
+            return self._substitute_for(error).size(key)
         return None if meta is None else int(meta["size"])
 
     def address(self, key: str) -> str | None:
@@ -232,13 +233,19 @@ class ObstoreClient(RemoteClient):
             error.add_context(place=request.description)
             if isinstance(error, AccessDeniedError):
                 return error
-            # fsspec accepts some responses that obstore rejects.
-            if self._substitute is None or type(error) is not StorageError:
-                raise
-            substitute = self._substitute()
+            substitute = self._substitute_for(error)
         response = next(substitute.fetch([request], expected))
         self._replacement = substitute
         return response
+
+    def _substitute_for(self, error: StorageError) -> RemoteClient:
+        """Return the fsspec client, which accepts some responses that obstore rejects.
+
+        Raise `error` if there is no such client, or if repeating the request with it cannot help.
+        """
+        if self._substitute is None or type(error) is not StorageError:
+            raise error
+        return self._substitute()
 
     def _get(self, request: ByteRange, expected: Expected) -> Versioned | None:
         """Return the requested bytes, or None if the object does not exist.
