@@ -14,6 +14,7 @@ import pytest
 import xarray as xr
 from fsspec.implementations.reference import LazyReferenceMapper
 
+from xr_nczarr import to_nczarr
 from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError
 from xr_nczarr.model import Limits
 from xr_nczarr.references import write as write_references
@@ -359,3 +360,17 @@ def test_missing_parquet_library_error_suggests_installation(tmp_path, monkeypat
     assert references.resolve(".zgroup") is not None
     with pytest.raises(UnsupportedError, match="Install pyarrow or fastparquet"):
         references.resolve("t/10")
+
+
+@pytest.mark.filterwarnings("ignore:/x was not decoded and has no index")
+@pytest.mark.parametrize("damaged", ["a", "x"])
+def test_damaged_record_file_affects_only_its_own_variable(tmp_path, damaged):
+    dataset = xr.Dataset({"a": ("x", [1.0, 2.0]), "b": ("x", [3.0, 4.0])}, {"x": [5.0, 6.0]})
+    to_nczarr(dataset, tmp_path / "store", dialect="zarr")
+    write_references(tmp_path / "store", tmp_path / "set.parq")
+    (tmp_path / "set.parq" / damaged / "refs.0.parq").write_bytes(b"damaged")
+    opened = xr.open_dataset(tmp_path / "set.parq", engine="nczarr")
+    for name in dataset.variables.keys() - {damaged}:
+        assert opened[name].values.tolist() == dataset[name].values.tolist()
+    with pytest.raises(ReferenceSetError, match="the parquet file cannot be read"):
+        opened[damaged].load()

@@ -18,10 +18,11 @@ import json
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from xr_nczarr.errors import ReferenceSetError, UnsupportedError, quote
+from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError, quote
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits, combinations, grid_shape
 from xr_nczarr.references.entries import (
@@ -165,11 +166,18 @@ class RecordSet(ReferenceSet):
                         yield key, reference
 
     def urls(self, limit: int) -> set[str]:
-        """Return the URLs in the references to the first `limit` chunks."""
-        grids = [(array, grid) for array, grid in self._grids.items() if grid is not None]
-        keys = (key for array, grid in grids for key in chunk_keys(array, grid))
-        references = map(self.find_listed, itertools.islice(keys, limit))
-        return {reference.url for reference in references if isinstance(reference, Address)}
+        """Return a sample of the URLs in the references: those of the first `limit` chunks.
+
+        Arrays with damaged record files are skipped. The error is raised when they are read.
+        """
+        urls = set[str]()
+        for array, grid in self._grids.items():
+            keys = [] if grid is None else list(itertools.islice(chunk_keys(array, grid), limit))
+            limit -= len(keys)
+            with suppress(ReferenceSetError, LimitError):
+                references = map(self.find_listed, keys)
+                urls |= {item.url for item in references if isinstance(item, Address)}
+        return urls
 
     def subset(self, prefix: str) -> RecordSet:
         """Return a reference set for the chunks whose keys begin with `prefix`.
