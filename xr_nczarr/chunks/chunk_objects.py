@@ -81,7 +81,7 @@ class ChunkObjects:
         return [chunk]
 
     def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
-        """Return the bytes of a stored object, which are those of its only chunk."""
+        """Return the bytes of the only chunk, which make up the whole stored object."""
         (data,) = chunks.values()
         return data
 

@@ -287,7 +287,7 @@ class _Comparator:
 def _pairs(
     first: Mapping[str, _Item], second: Mapping[str, _Item]
 ) -> Iterator[tuple[str, _Item | None, _Item | None]]:
-    """Yield each key in either mapping, with its values in both. A missing value is None."""
+    """Yield every key of the two mappings, with its value in each. A missing value is None."""
     for key in {**first, **second}:
         yield key, first.get(key), second.get(key)
 

@@ -124,7 +124,7 @@ class Location:
 
 
 class StoreObject(NamedTuple):
-    """A folder in a store from obstore or zarr-python, which is accessed through that package.
+    """A folder in an obstore or zarr-python store, which is accessed through its own package.
 
     `unwrapped` is the location of the same objects outside zarr-python. It is None if only
     zarr-python can access them.

@@ -19,7 +19,7 @@ _locks = KeyLocks()
 
 
 def granted(response: _Result | AccessDeniedError) -> _Result:
-    """Return a response that `Store.probe` yielded, or raise it if it is an AccessDeniedError."""
+    """Return a response from `Store.probe`, or raise the response if it is an AccessDeniedError."""
     if isinstance(response, AccessDeniedError):
         raise response
     return response

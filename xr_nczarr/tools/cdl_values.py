@@ -211,9 +211,9 @@ def _with_suffix(text: str, name: str) -> str:
 
 
 class TimeUnits(NamedTuple):
-    """The units and the calendar of a time variable. The units include the reference date.
+    """The units of a time variable, including the reference date, and its calendar.
 
-    The calendar is None if the variable does not declare it.
+    The calendar is None if the variable does not declare one.
     """
 
     units: str
