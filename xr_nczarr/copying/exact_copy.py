@@ -43,8 +43,9 @@ from xr_nczarr.storage import Access, LocalStore, Location, Store, boot_id, pars
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.results import Result, count_text
 from xr_nczarr.writing.builder import plan_tree
-from xr_nczarr.writing.transaction import Transaction, WritePlan
+from xr_nczarr.writing.transaction import Transaction
 from xr_nczarr.writing.write_options import layout_of
+from xr_nczarr.writing.write_plan import WritePlan
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
 _ELSEWHERE = "Choose another target"
@@ -306,14 +307,16 @@ def _copy_to_store(
     mark = None if before is None else _resume_marker(before, plan)
     with Transaction.locked(store, owner, locking="always", force=overwrite) as transaction:
         exists, resumed, restart_reason = _inspect_target(transaction, mark, overwrite)
-        mark = mark or b"{}"
+        plan.mark, plan.resumed = mark or b"{}", resumed
         resumable = before is not None and not (exists or store.single_file)
-        with (
-            _noting_how_to_continue(resumable=resumable),
-            transaction.changing(plan, staged=exists, mark=mark, resumed=resumed) as work,
-        ):
-            unchanged, objects = copy_chunks(plan.writes, tree.arrays, work, resumed, progress)
+
+        def copy_values(work: Store) -> tuple[list[str], int]:
+            copied = copy_chunks(plan.writes, tree.arrays, work, resumed, progress)
             _check_unchanged(origin, before, store.name)
+            return copied
+
+        with _noting_how_to_continue(resumable=resumable):
+            unchanged, objects = transaction.commit(plan, copy_values, staged=exists)
     return CopyResult(
         store=store.name,
         arrays=len(plan.writes),

@@ -13,8 +13,9 @@ from xr_nczarr.hierarchy import refresh_consolidated
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Access, Bytes
 from xr_nczarr.tools.results import Result, count_text
-from xr_nczarr.writing.transaction import Transaction, WritePlan
+from xr_nczarr.writing.transaction import Transaction
 from xr_nczarr.writing.write_options import WriteOptions
+from xr_nczarr.writing.write_plan import WritePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -29,8 +29,8 @@ from xr_nczarr.netcdf.types import JSON, TEXT
 from xr_nczarr.storage import MemoryStore
 from xr_nczarr.tools.consolidate import change_store
 from xr_nczarr.tools.results import Result, count_text, dimension_text
-from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.write_options import WriteOptions
+from xr_nczarr.writing.write_plan import WritePlan
 from xr_nczarr.writing.write_target import WriteTarget
 
 _MAX_KEYS = 10

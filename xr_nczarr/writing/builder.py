@@ -28,7 +28,7 @@ from xr_nczarr.netcdf.attributes import substitute_type
 from xr_nczarr.netcdf.data_model import inherited_dimension
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.transaction import WritePlan
+from xr_nczarr.writing.write_plan import WritePlan
 from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
 from xr_nczarr.writing.write_target import WriteTarget
 

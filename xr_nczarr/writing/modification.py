@@ -41,9 +41,9 @@ from xr_nczarr.writing.placement import (
     resolve_region,
     slices_to_write,
 )
-from xr_nczarr.writing.transaction import WritePlan
 from xr_nczarr.writing.widening import plan_widening, with_width
 from xr_nczarr.writing.write_options import WriteOptions
+from xr_nczarr.writing.write_plan import WritePlan
 from xr_nczarr.writing.write_request import GroupRequest, WriteRequest
 from xr_nczarr.writing.write_target import check_no_documents, exists_error
 

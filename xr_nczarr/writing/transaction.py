@@ -28,16 +28,15 @@ Neither a marker nor a journal is written, because readers see either all change
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.errors import ConflictError, NczarrError, UnsupportedError
-from xr_nczarr.formats import FORMATS, Format
+from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import (
     JOURNAL,
     UNFINISHED,
@@ -49,56 +48,12 @@ from xr_nczarr.hierarchy import (
 from xr_nczarr.storage import WRITER_LOCK, Store, is_file_manager_file
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks, write_later
 from xr_nczarr.writing.write_options import WriteOptions
+from xr_nczarr.writing.write_plan import WritePlan
 from xr_nczarr.writing.write_target import WriteTarget, is_empty
 
+_Result = TypeVar("_Result")
+
 _MAX_TRIES = 10  # attempts to take the writer lock
-
-
-@dataclass(slots=True)
-class WritePlan:
-    """All changes that one write makes to a store.
-
-    Attributes
-    ----------
-    writes
-        Array values to write. Appended values become visible to readers when the documents are
-        written.
-    additions
-        Documents to write before `documents`. An upgrade adds new annotations to some documents
-        before removing old annotations from others, because netCDF-C ignores the journal.
-    documents
-        Maps keys to metadata documents, in write order. The root's documents are written last.
-    chunks
-        Maps keys to encoded chunks that must change together with the documents. They are written
-        before the documents, and the journal also contains their previous content.
-    removed
-        Keys and prefixes to remove, in this order, after the documents are written. In versions of
-        Zarr with implied groups, the journal contains the removed documents too.
-    new
-        Whether the plan creates a store. If so, everything else in the target is removed.
-    exclusive
-        Whether to raise an error if another writer creates a store at the same time.
-    first
-        A plan to complete before this plan writes its first chunk. It rewrites fixed-width strings
-        with a larger width (see `plan_widening`), or removes the group that the write replaces.
-    only_appends
-        Whether the plan appends values to stored arrays and changes nothing else.
-    checks
-        Functions that check appended coordinate values against stored values, called just before
-        anything is written.
-    """
-
-    zarr: Format
-    writes: list[ArrayWrite] = field(default_factory=list)
-    additions: dict[str, bytes] = field(default_factory=dict)
-    documents: dict[str, bytes] = field(default_factory=dict)
-    chunks: dict[str, bytes] = field(default_factory=dict)
-    removed: list[str] = field(default_factory=list)
-    new: bool = False
-    exclusive: bool = False
-    first: WritePlan | None = None
-    only_appends: bool = False
-    checks: list[Callable[[], None]] = field(default_factory=list)
 
 
 class Transaction:
@@ -230,31 +185,16 @@ class Transaction:
                 store=self.store.name,
             )
         if self.applied:
-            repeated = plan.first is None and _is_applied(self.store, self.applied, plan.writes)
-            if repeated and not plan.only_appends:
-                raise ConflictError(
-                    "an interrupted append has already stored the new values, but not the new "
-                    "variables and attributes",
-                    remedy="Rerun the interrupted append unchanged. Then write the new variables "
-                    "and attributes with mode='a' and without append_dim",
-                    store=self.store.name,
-                )
-            self.store.delete(JOURNAL)
-            if repeated:  # the killed writer had already written everything
-                plan = WritePlan(plan.zarr)
+            plan = self._without_applied(plan)
         for check in plan.checks:
             check()
-        atomic = plan.new or bool(plan.first and plan.first.chunks)
-        atomic |= options.compute and (options.atomic or options.mode == "w")
+        now = [write for write in plan.writes if options.compute or not write.deferrable]
+        staged = plan.new or bool(plan.first and plan.first.chunks)
+        staged |= options.compute and (options.atomic or options.mode == "w")
         try:
-            with self.changing(plan, staged=atomic) as work:
-                write_chunks(
-                    [write for write in plan.writes if options.compute or not write.deferrable],
-                    work,
-                    options,
-                )
+            self.commit(plan, lambda work: write_chunks(now, work, options), staged=staged)
         except Exception as error:
-            left = _state_after_failure(plan, self.store, in_place=not self._is_staged(atomic))
+            left = _state_after_failure(plan, self.store, in_place=not self._is_staged(staged))
             if isinstance(error, NczarrError):
                 error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
             else:  # raised by dask, or by a function in its graph
@@ -264,6 +204,46 @@ class Transaction:
             return None
         late = [write for write in plan.writes if write.deferrable]
         return write_later(late, self.store, options)
+
+    def _without_applied(self, plan: WritePlan) -> WritePlan:
+        """Remove the journal of an interrupted append, and what the append has stored from `plan`.
+
+        Raises
+        ------
+        ConflictError
+            If `plan` repeats the append, but also makes other changes.
+        """
+        repeated = plan.first is None and _is_applied(self.store, self.applied, plan.writes)
+        if repeated and not plan.only_appends:
+            raise ConflictError(
+                "an interrupted append has already stored the new values, but not the new "
+                "variables and attributes",
+                remedy="Rerun the interrupted append unchanged. Then write the new variables "
+                "and attributes with mode='a' and without append_dim",
+                store=self.store.name,
+            )
+        self.store.delete(JOURNAL)
+        return WritePlan(plan.zarr) if repeated else plan
+
+    def commit(
+        self, plan: WritePlan, write_values: Callable[[Store], _Result], *, staged: bool
+    ) -> _Result:
+        """Carry out steps 4 to 9 of the protocol, and return the result of `write_values`.
+
+        Parameters
+        ----------
+        write_values
+            Function that writes the chunks of the plan to the store it is passed.
+        staged
+            Whether to replace a local store atomically. Zip files are always replaced atomically,
+            and remote stores never are.
+        """
+        with self._workspace(plan, staged=staged) as work:
+            if plan.new and not plan.resumed:
+                self._prepare(plan, work)
+            if plan.first is not None:
+                self._write_parts(plan.first, work, lambda _: None)
+            return self._write_parts(plan, work, write_values)
 
     @contextmanager
     def _workspace(self, plan: WritePlan, *, staged: bool) -> Iterator[Store]:
@@ -281,42 +261,14 @@ class Transaction:
     def _is_staged(self, requested: bool) -> bool:
         return self.store.single_file or (requested and self.store.replaceable)
 
-    @contextmanager
-    def changing(
-        self, plan: WritePlan, *, staged: bool, mark: bytes | None = None, resumed: bool = False
-    ) -> Iterator[Store]:
-        """Yield the store for the caller's chunk writes, and write the plan's metadata documents.
-
-        Documents are written after the chunks, except in transactional stores.
-
-        Parameters
-        ----------
-        staged
-            Whether to replace a local store atomically. Zip files are always replaced atomically,
-            and remote stores never are.
-        mark
-            Content of the marker, which lets a rerun of the same write recognize the unfinished
-            store. Until the old objects have been removed, the marker contains ``{}`` instead.
-        resumed
-            Whether the target already contains the marker and some of the chunks, because an
-            earlier run was interrupted.
-        """
-        with self._workspace(plan, staged=staged) as work:
-            if plan.new and not resumed:
-                if not work.transactional:
-                    work.put([(UNFINISHED, b"{}")])
-                if work is self.store and not self.target.is_empty:
-                    self._clear()
-                if mark is not None and not work.transactional:
-                    work.put([(UNFINISHED, mark)])
-            if plan.first is not None:
-                self._put_documents(plan.first, work)
-            if work.transactional:
-                self._put_documents(plan, work)
-                yield work
-            else:
-                yield work
-                self._put_documents(plan, work)
+    def _prepare(self, plan: WritePlan, work: Store) -> None:
+        """Mark a new store as unfinished, and remove the objects of the store that it replaces."""
+        if not work.transactional:
+            work.put([(UNFINISHED, b"{}")])
+        if work is self.store and not self.target.is_empty:
+            self._clear()
+        if plan.mark is not None and not work.transactional:
+            work.put([(UNFINISHED, plan.mark)])
 
     def _clear(self) -> None:
         """Remove all objects except the lock, the marker, and ``.DS_Store`` and similar files."""
@@ -334,59 +286,65 @@ class Transaction:
                 self.store.delete(root)
         self.store.remove(keys)
 
-    def _put_documents(self, plan: WritePlan, work: Store) -> None:
-        """Write the metadata documents of a plan, and then remove the objects in ``plan.removed``.
-
-        The root's documents are written last, one by one.
-        """
-        appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
-        documents = {**plan.additions, **plan.documents}
-        # A group of the Zarr v3 draft exists as long as it contains any document. While these
-        # documents are removed, a reader could therefore open the group with only some of its
-        # arrays. To prevent this, the journal contains the documents.
-        jointly_removed = [
-            key for key in plan.removed if plan.zarr.implies_groups and key[-1] != "/"
-        ]
-        objects = {**plan.chunks, **documents, **dict.fromkeys(jointly_removed)}
-        # A change to a single object is atomic and needs no journal. An append always needs a
-        # journal, which records its regions.
-        journaled = work is self.store and not plan.new and not work.transactional
-        journaled &= len(objects) > 1 or bool(appended)
-        if journaled:
-            before = [
-                *work.fetch(list(plan.chunks)),
-                *self.target.read([*documents, *jointly_removed]),
-            ]
-            journal = Journal.of(objects, before, appended, chunks=bool(plan.chunks))
+    def _write_parts(
+        self, plan: WritePlan, work: Store, write_values: Callable[[Store], _Result]
+    ) -> _Result:
+        """Write chunks, journal and documents in the order that keeps the store readable."""
+        if work.transactional:
+            self._write_documents(plan, work)
+            work.put(plan.chunks.items())
+            self._remove(plan.removed, work)
+            return write_values(work)
+        result = write_values(work)
+        journal = self._journal(plan, work)
+        if journal is not None:
             work.put([(JOURNAL, journal.render())])
         work.flush()
-        if not work.transactional:
-            work.put(plan.chunks.items())
-        for batch in (*_batches(plan.additions, plan.zarr), *_batches(plan.documents, plan.zarr)):
-            work.put(batch.items())
-        if work.transactional:
-            work.put(plan.chunks.items())
-        self.target.documents.update(documents)
-        self._remove(jointly_removed, work)
-        if journaled:
+        work.put(plan.chunks.items())
+        self._write_documents(plan, work)
+        self._remove(plan.removed_documents, work)
+        if journal is not None:
             work.flush()
             work.delete(JOURNAL)
         elif plan.new:
             work.delete(UNFINISHED)
-        self._remove([target for target in plan.removed if target not in jointly_removed], work)
+        self._remove([key for key in plan.removed if key not in plan.removed_documents], work)
+        return result
+
+    def _journal(self, plan: WritePlan, work: Store) -> Journal | None:
+        """Return the journal of a plan, or None if the plan needs no journal.
+
+        A change to a single object is atomic and needs none, but an append always needs a journal,
+        which records its regions.
+        """
+        if work is not self.store or plan.new:
+            return None
+        appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
+        documents = {
+            **plan.additions,
+            **plan.documents,
+            **dict.fromkeys(plan.removed_documents),
+        }
+        after = {**plan.chunks, **documents}
+        if len(after) < 2 and not appended:
+            return None
+        before = [*work.fetch(list(plan.chunks)), *self.target.read(list(documents))]
+        return Journal.of(after, before, appended, chunks=bool(plan.chunks))
+
+    def _write_documents(self, plan: WritePlan, work: Store) -> None:
+        """Write the metadata documents of a plan. Those of the root come last, one by one."""
+        for documents in (plan.additions, plan.documents):
+            root = [key for key in reversed(plan.zarr.root_keys()) if key in documents]
+            work.put([(key, data) for key, data in documents.items() if key not in root])
+            for key in root:
+                work.put([(key, documents[key])])
+            self.target.documents.update(documents)
 
     def _remove(self, targets: Sequence[str], work: Store) -> None:
         for target in targets:
             work.delete(target)
             removed = [key for key in self.target.documents if _is_below(key, target)]
             self.target.documents.update(dict.fromkeys(removed))
-
-
-def _batches(documents: Mapping[str, bytes], zarr: Format) -> Iterator[Mapping[str, bytes]]:
-    """Yield metadata documents in batches. Those at the root come last, each in its own batch."""
-    root = [key for key in reversed(zarr.root_keys()) if key in documents]
-    yield {key: data for key, data in documents.items() if key not in root}
-    yield from ({key: documents[key]} for key in root)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from xr_nczarr.hierarchy import edit_documents, refresh_consolidated
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.netcdf.annotations import WIDTH
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.transaction import WritePlan
+from xr_nczarr.writing.write_plan import WritePlan
 
 _BATCH_OBJECTS = 256
 _MAX_JOURNAL_BYTES = 48 << 20

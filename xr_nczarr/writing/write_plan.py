@@ -1,0 +1,74 @@
+"""Define the plan of a write: everything that the write changes in a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from xr_nczarr.formats import Format
+from xr_nczarr.writing.chunk_writes import ArrayWrite
+
+
+@dataclass(slots=True)
+class WritePlan:
+    """All changes that one write makes to a store.
+
+    Attributes
+    ----------
+    writes
+        Array values to write. Appended values become visible to readers when the documents are
+        written.
+    additions
+        Documents to write before `documents`. An upgrade adds new annotations to some documents
+        before removing old annotations from others, because netCDF-C ignores the journal.
+    documents
+        Maps keys to metadata documents, in write order. The root's documents are written last.
+    chunks
+        Maps keys to encoded chunks that must change together with the documents. They are written
+        before the documents, and the journal also contains their previous content.
+    removed
+        Keys and prefixes to remove, in this order, after the documents are written. In versions of
+        Zarr with implied groups, the journal contains the removed documents too.
+    new
+        Whether the plan creates a store. If so, everything else in the target is removed.
+    exclusive
+        Whether to raise an error if another writer creates a store at the same time.
+    first
+        A plan to complete before this plan writes its first chunk. It rewrites fixed-width strings
+        with a larger width (see `plan_widening`), or removes the group that the write replaces.
+    only_appends
+        Whether the plan appends values to stored arrays and changes nothing else.
+    checks
+        Functions that check appended coordinate values against stored values, called just before
+        anything is written.
+    mark
+        Content of the marker of a new store, which lets a rerun of the same write recognize the
+        unfinished store. Until the old objects have been removed, the marker contains ``{}``.
+    resumed
+        Whether the target already contains the marker and some of the chunks, because an earlier
+        run was interrupted.
+    """
+
+    zarr: Format
+    writes: list[ArrayWrite] = field(default_factory=list)
+    additions: dict[str, bytes] = field(default_factory=dict)
+    documents: dict[str, bytes] = field(default_factory=dict)
+    chunks: dict[str, bytes] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+    new: bool = False
+    exclusive: bool = False
+    first: WritePlan | None = None
+    only_appends: bool = False
+    checks: list[Callable[[], None]] = field(default_factory=list)
+    mark: bytes | None = None
+    resumed: bool = False
+
+    @property
+    def removed_documents(self) -> list[str]:
+        """The removed keys that must change together with the documents.
+
+        A group of the Zarr v3 draft exists as long as it contains any document. While these
+        documents are removed, a reader could therefore open the group with only some of its arrays.
+        To prevent this, the journal contains the documents.
+        """
+        return [key for key in self.removed if self.zarr.implies_groups and key[-1] != "/"]
