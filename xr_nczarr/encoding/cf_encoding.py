@@ -204,8 +204,9 @@ def encode_as_stored(
         return new.data  # bytes of any length
     encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
     if is_time(new):
-        encode = in_time_dtype if dtype.kind in "mM" else encode_times
-        return encode(new.data, dtype, encoding, name)
+        if dtype.kind in "mM":
+            return in_time_dtype(new.data, dtype, encoding, name)
+        return encode_times(new.data, dtype, encoding, "none", name)
     if isinstance(fill := encoding.get("_FillValue"), str) and new.dtype == object:
         new.data = without_missing(new.data, TEXT, fill)
     new = ensure_dtype_not_object(typed_text(new, name), name=name)

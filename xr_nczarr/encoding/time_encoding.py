@@ -13,7 +13,13 @@ from xarray.coding.times import CFDatetimeCoder, CFTimedeltaCoder
 
 from xr_nczarr.backend.times import NUMPY_CALENDARS
 from xr_nczarr.encoding.blockwise import blockwise
-from xr_nczarr.encoding.number_encoding import as_type, fill_value_of, is_packed, misfit
+from xr_nczarr.encoding.number_encoding import (
+    Rounding,
+    as_type,
+    fill_value_of,
+    is_packed,
+    misfit,
+)
 from xr_nczarr.encoding.time_units import (
     as_dates,
     equal,
@@ -26,8 +32,10 @@ from xr_nczarr.encoding.xarray_encoder import as_conflicts, cf_encoded
 from xr_nczarr.errors import ConflictError
 
 _FINER_UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
-_INTEGER_TIMES = "Pass a _FillValue or the dtype float64 in the encoding"
-_OTHER_FILL = "Pass another _FillValue or dtype in the encoding, or call drop_encoding()"
+_NAT_ENCODING = "a _FillValue or the dtype float64 in the encoding"
+_OTHER_ENCODING = "another _FillValue or dtype in the encoding"
+_FLOAT_ENCODING = "the dtype float64 in the encoding"
+_PASS = "Pass {}, or call drop_encoding() to discard the encoding inherited from the source"
 
 
 def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
@@ -89,31 +97,39 @@ def _encoded_by_block(
     """
     empty = np.empty((0,) * variable.ndim, variable.dtype)
     encoded = cf_encoded(Variable(variable.dims, empty, variable.attrs, variable.encoding), name)
-    data = _encode_new_times(times, encoded.dtype, encoding, name)
+    data = encode_times(times, encoded.dtype, encoding, "requested", name)
     return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
 
 
 @blockwise
-def _encode_new_times(
-    times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str
+def encode_times(
+    times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], rounding: Rounding, name: str
 ) -> Any:
-    """Encode times in the units of the encoding.
+    """Convert times to the stored dtype and encoding.
 
-    Raise ConflictError if the dtype cannot represent the times in these units.
+    If `rounding` is ``"requested"``, times that are stored as floats may be rounded.
+
+    Raises
+    ------
+    ConflictError
+        If encoding and decoding would change a time. If finer units would preserve the times, the
+        error message suggests an encoding with such units.
     """
-    units = encoding["units"]
-    encoded, same = _encode_and_compare(times, encoding, name, units, accept_rounding=True)
+    refuse_calendar_units(encoding, name)
+    units, is_new = encoding.get("units"), rounding == "requested"
+    encoded, same = _encode_and_compare(times, encoding, name, units, accept_rounding=is_new)
     if not same.all():
-        masked = dtype.kind == "f"
-        time = times[~same][0] if masked else _first_misfit(times, encoding, name, units)
+        rounded = is_new and dtype.kind == "f"  # so only missing values can differ
+        time = times[~same][0] if rounded else _first_misfit(times, encoding, name, units)
         if time != time:  # NaT
-            remedy = _INTEGER_TIMES
-        elif not masked and (finer := _finer_encoding(times, encoding, name)):
-            remedy = f"Pass encoding={{{name!r}: {finer}}}"
+            change = _NAT_ENCODING
+        elif not rounded and (finer := _finer_encoding(times, encoding, name)):
+            change = f"encoding={{{name!r}: {finer}}}"
         elif fill_value_of(encoding) is not None:
-            remedy = _OTHER_FILL
+            change = _OTHER_ENCODING
         else:
-            remedy = "Pass the dtype float64 in the encoding"
+            change = _FLOAT_ENCODING
+        remedy = _PASS.format(change) if is_new else f"Write a new store with {change}"
         raise misfit(f"the time {time}", encoding, dtype, remedy, name)
     return as_type(np.asarray(encoded.data), dtype)
 
@@ -122,34 +138,14 @@ def _encode_new_times(
 def _checked_times(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str) -> Any:
     """Return times unchanged, or raise ConflictError if decoding would not reproduce them.
 
-    Rounding to a float dtype is accepted.
+    In contrast to `encode_times`, the units and the stored dtype may be left to xarray.
     """
     encoded, same = _encode_and_compare(times, encoding, name, accept_rounding=True)
     if not same.all():
-        remedy = _INTEGER_TIMES if fill_value_of(encoding) is None else _OTHER_FILL
-        raise misfit(f"the time {times[~same][0]}", encoding, encoded.dtype, remedy, name)
+        change = _NAT_ENCODING if fill_value_of(encoding) is None else _OTHER_ENCODING
+        time = times[~same][0]
+        raise misfit(f"the time {time}", encoding, encoded.dtype, _PASS.format(change), name)
     return times.astype(dtype, copy=False)
-
-
-@blockwise
-def encode_times(times: Any, dtype: np.dtype[Any], encoding: dict[str, Any], name: str) -> Any:
-    """Encode times in the units of the stored variable.
-
-    Raises
-    ------
-    ConflictError
-        If decoding would not reproduce the times. If finer units would reproduce them, the error
-        message suggests an encoding with such units.
-    """
-    refuse_calendar_units(encoding, name)
-    encoded, same = _encode_and_compare(times, encoding, name, encoding.get("units"))
-    if not same.all():
-        finer = _finer_encoding(times, encoding, name)
-        remedy = "Write a new store with finer units"
-        remedy += f": encoding={{{name!r}: {finer}}}" if finer else ""
-        time = _first_misfit(times, encoding, name, encoding.get("units"))
-        raise misfit(f"the time {time}", encoding, dtype, remedy)
-    return as_type(np.asarray(encoded.data), dtype)
 
 
 def _encode_and_compare(
