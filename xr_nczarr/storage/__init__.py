@@ -1,9 +1,10 @@
-"""The storage layer: stores, which are mappings from keys to bytes.
+"""The storage layer: stores, which are mappings from keys to objects.
 
-Other layers access files and servers only through stores. A store has four basic methods:
-`fetch`, `put`, `list_names` and `delete`. For an object that does not exist, `fetch` yields None.
-If access is denied, a request fails, or a response is too short or too long, the store raises an
-error that names the key.
+An object is a byte string, such as the content of a file. Other layers access files and servers
+only through stores. A store has four basic methods: `fetch` reads objects, `put` writes objects,
+`list_names` lists the names under a prefix, and `delete` removes objects. For an object that does
+not exist, `fetch` yields None. If access is denied, a request fails, or a response is too short or
+too long, the store raises an error that names the key.
 """
 
 from xr_nczarr.storage.caching import (

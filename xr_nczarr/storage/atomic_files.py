@@ -20,9 +20,10 @@ _REMOVAL_WAITS = (0, 0.02, 0.2, 1)  # seconds before each attempt
 def hidden_path(path: str, extension: str, *, unique: bool = True) -> str:
     """Return a path for a temporary file or directory in the same directory as `path`.
 
-    Stores omit such files from their listings. `extension` is ``tmp``, ``lock`` or ``staging``. If
-    `unique` is true, each call returns a different path. A long name is truncated so that any file
-    system accepts it.
+    The name begins with a dot and ends in `extension`, which is ``tmp``, ``lock`` or ``staging``.
+    Stores omit such names from their listings. If `unique` is true, each call returns a different
+    path. Otherwise, the same arguments always result in the same path. A long name is truncated so
+    that any file system accepts it.
     """
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
@@ -35,7 +36,11 @@ def is_hidden(name: str) -> bool:
 
 
 def check_not_hidden(key: str, store: str) -> None:
-    """Raise RefusedError if a component of a key is a hidden name, which listings would omit."""
+    """Raise RefusedError if a component of `key` looks like a temporary name; see `is_hidden`.
+
+    Listings would omit an object with such a key. `store` is the name of the store, for the error
+    message.
+    """
     if any(map(is_hidden, key.split("/"))):
         raise RefusedError(
             "the name is reserved for temporary files and locks",
@@ -59,8 +64,10 @@ def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Syn
         Function that takes a file descriptor and writes the content to it.
     sync
         If ``"all"``, the content is flushed to disk before the file is renamed, and the directory
-        is flushed afterwards. If ``"commit"``, the operating system starts writing a large
-        file to disk, which makes a later `LocalStore.flush` faster. See also `syncs_each`.
+        is flushed afterwards. If ``"commit"``, the operating system immediately starts to write a
+        large file to disk, which makes a later `LocalStore.flush` faster. However, if `syncs_each`
+        returns True for ``"commit"``, this value has the same effect as ``"all"``. If ``"none"``,
+        the operating system decides when to write the file to disk.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
@@ -103,7 +110,9 @@ def existing_folder(path: str) -> str:
 
 
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
-    """Replace the directory `old` with the directory `new`, then remove the old content.
+    """Replace the directory `old`, which need not exist, with the directory `new`.
+
+    The old content is then removed.
 
     If the system can swap two directories atomically, a complete directory always exists at `old`.
     Otherwise, two renames are needed. If the process is killed between them, no directory exists at
@@ -151,8 +160,8 @@ def concurrent_creation_error(store: str) -> ExistsError:
     """Return the error to raise if another writer creates the store during a write."""
     return ExistsError(
         "another writer created the store at the same time",
-        remedy="Check the new store. To replace it, pass mode='w' to to_nczarr, or pass "
-        "overwrite=True to xr_nczarr.copy (nczarr copy)",
+        remedy="Check what the new store contains. To replace it, pass mode='w' to to_nczarr, or "
+        "pass overwrite=True to xr_nczarr.copy (nczarr copy)",
         store=store,
     )
 
@@ -160,8 +169,8 @@ def concurrent_creation_error(store: str) -> ExistsError:
 def copy_tree(source: str, target: str, *, sync: bool) -> None:
     """Copy all files in `source`, except for temporary files, to the new directory `target`.
 
-    The new files are hard links if possible; see `link_or_copy`. If `sync` is true, everything is
-    flushed to disk.
+    The new files are hard links if possible; see `link_or_copy`. If `sync` is true, the new
+    directories and all copied files are flushed to disk.
     """
 
     def copy(file: str, name: str) -> None:
@@ -179,9 +188,9 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
 
 
 def link_or_copy(source: str, target: str, *, sync: bool) -> None:
-    """Hard-link the file `source` to `target`, or copy it if hard links are not supported.
+    """Create a hard link at `target` to the file `source`, or a copy if a link is impossible.
 
-    If `sync` is true, a copy (but not a link) is flushed to disk.
+    If `sync` is true, a copy is flushed to disk. A link is not flushed.
     """
     try:
         os.link(source, target)

@@ -52,9 +52,9 @@ _LIFETIME = timedelta(minutes=5)
 
 
 class NoEquivalentError(Exception):
-    """Raised when a setting has no exact equivalent in obstore.
+    """The error raised if a setting has no exact equivalent in obstore.
 
-    The message names the setting, as a noun phrase that follows "obstore does not support".
+    The message is a noun phrase that completes the sentence "obstore does not support …".
     """
 
 
@@ -67,7 +67,7 @@ class StaticCredentials:
     token: str | None = None
 
     def __call__(self) -> dict[str, Any]:
-        """Return the credentials as obstore expects them, without an expiration time."""
+        """Return the credentials in the form that obstore expects, without an expiration time."""
         return {
             "access_key_id": self.key,
             "secret_access_key": self.secret,
@@ -90,7 +90,7 @@ class BotocoreCredentials:
     def __init__(self, profile: str | None) -> None:
         self._credentials = _session(profile).get_credentials()
         if self._credentials is None:
-            raise NoEquivalentError("requests for which botocore finds no credentials")
+            raise NoEquivalentError("access to S3 if botocore finds no credentials")
 
     def __call__(self) -> dict[str, Any]:
         """Return the current credentials, with an expiration time five minutes from now.

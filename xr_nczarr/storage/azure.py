@@ -1,4 +1,4 @@
-"""A variant of adlfs's filesystem that does not retry."""
+"""A variant of adlfs's filesystem that does not retry failed requests."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from xr_nczarr.storage.retries import Retry
 
 
 class Azure(AzureBlobFileSystem):  # type: ignore[misc]
-    """A variant of adlfs's filesystem that makes no retries.
+    """A variant of adlfs's filesystem that does not retry failed requests.
 
-    By default, the Azure SDK waits between 12 and 45 seconds before each of its three retries.
+    This package retries them itself; see `Retry`. By default, the Azure SDK would also retry each
+    request three times, waiting between 12 and 45 seconds before each retry.
     """
 
     def do_connect(self) -> None:
-        """Create the client for all requests."""
+        """Create the Azure SDK's client, and disable its retries."""
         super().do_connect()
-        # Requests are already retried, see `Retry`. adlfs has no option for disabling the retries
-        # of the SDK. Because these attributes are private, other versions of the SDK may lack them.
+        # adlfs has no option for disabling the retries of the SDK. Because these attributes are
+        # private, other versions of the SDK may lack them.
         settings = getattr(self.service_client, "_config", None)
         policy = getattr(settings, "retry_policy", None)
         if policy is not None:
@@ -29,9 +30,10 @@ class Azure(AzureBlobFileSystem):  # type: ignore[misc]
 
 
 def azure_options(url: str, options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
-    """Return the storage options for `Azure`, including those that the URL specifies.
+    """Return all storage options for `Azure`.
 
-    `retry` determines the timeouts. Settings in `options` take precedence.
+    They come from four sources, listed in order of precedence: `options`, fsspec's configuration,
+    the URL (which may contain the account name), and the timeout of `retry`.
     """
     timeouts = dict.fromkeys(("connection_timeout", "read_timeout"), retry.timeout_seconds)
     specified = Azure._get_kwargs_from_urls(url)

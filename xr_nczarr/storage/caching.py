@@ -28,8 +28,8 @@ _BATCH_OBJECTS = 256
 class _WrapperStore(Store):
     """Base class of read-only stores that wrap the store `source`.
 
-    Subclasses implement `probe`. `arguments` are the positional arguments of the subclass that
-    follow `source`.
+    Subclasses implement `probe`. To create a copy of the store, the constructor of the subclass is
+    called with `source` and `arguments`.
     """
 
     def __init__(self, source: Store, *arguments: Any) -> None:
@@ -102,7 +102,8 @@ class CachingStore(_WrapperStore):
         The URL of `source`, which distinguishes the objects of this store from those of other
         stores in the same cache.
     folder
-        Cache directory, which several stores can share. If None, a temporary directory is created.
+        Cache directory, which several stores can share. If None, a temporary directory is created,
+        and removed when this object is garbage-collected.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
@@ -168,10 +169,10 @@ class CachingStore(_WrapperStore):
         )
 
     def _fill(self, keys: Iterable[str]) -> dict[str, Bytes | AccessDeniedError | None]:
-        """Download those objects at `keys` that are not in the cache yet, and add them to it.
+        """Download all objects at `keys` that are not cached yet, and add them to the cache.
 
-        Return a dict that maps keys to responses that cannot be cached. Such a response is a web
-        page, an AccessDeniedError, or None for a missing object.
+        A response cannot be cached if it is a web page, an AccessDeniedError, or None (for a
+        missing object). Return a dict that maps the key of each such response to the response.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
@@ -204,10 +205,10 @@ class _OverlayStore(_WrapperStore):
 
     @abstractmethod
     def _provided(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return the objects that this store provides itself, as a mapping from their keys.
+        """Return a mapping from keys to the objects that this store provides itself.
 
-        A key is mapped to None if its object does not exist. If a key is not in the mapping, the
-        caller reads its object from `source`.
+        A value of None means that the object does not exist. If one of `keys` is not in the
+        mapping, the caller reads its object from `source`.
         """
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
@@ -220,7 +221,8 @@ class _OverlayStore(_WrapperStore):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        If this store provides an object itself, ranges are sliced from the whole object.
+        Ranges of an object that this store provides itself are slices of the whole object. All
+        other ranges are read from `source`.
         """
         provided = self._provided([item.key for item in ranges])
         others = self.source.fetch_ranges([item for item in ranges if item.key not in provided])
@@ -267,10 +269,10 @@ class PrefetchGroup:
         self._lock = ProcessLock()
 
     def fetch(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return all objects of the group by key, with None for each missing object.
+        """Return a mapping from the keys of all objects in the group to the objects.
 
-        The mapping is empty if any of `keys` is not in this group, or if the group could not be
-        fetched.
+        The value for a missing object is None. The mapping is empty if any of `keys` is not in this
+        group, or if the group could not be fetched.
         """
         if not self._keys.issuperset(keys):
             return {}
@@ -289,7 +291,7 @@ class MemoizingStore(_WrapperStore):
 
     The dictionary `objects` maps each key requested so far to its object, or to None if the object
     is missing. Web pages are not kept, because some servers send a page instead of status 404 for a
-    missing object. AccessDeniedErrors are not kept either.
+    missing object. An AccessDeniedError is not kept either.
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:

@@ -50,9 +50,10 @@ _KINDS = {
 class _Arguments:
     """The arguments that `_ObstoreConnection` needs to create an obstore store and its client.
 
-    `class_name` is the name of a class in ``obstore.store``, which is called with `bucket_or_url`
-    and `keywords`. `bucket_or_url` is the name of a bucket or container, or the URL of a folder on
-    a web server. `path` is a folder in the bucket or container, and is empty for a web server.
+    `class_name` is the name of a store class in ``obstore.store``. To create the store, this class
+    is called with `bucket_or_url` and `keywords`. `bucket_or_url` is the name of a bucket or
+    container, or the URL of a folder on a web server. `path` is the path of a folder in the bucket
+    or container. It is empty for a web server.
     """
 
     class_name: str
@@ -66,9 +67,10 @@ class _Arguments:
 
 @lru_cache(16)
 def _obstore_store(arguments: _Arguments) -> Any:
-    """Return the obstore store, shared by all connections with equal arguments.
+    """Return an obstore store for `arguments`, or the existing store for equal arguments.
 
-    Stores are shared because creating one takes about 14 ms of CPU time.
+    Connections share stores because creating one takes about 14 ms of CPU time. `path` does not
+    matter, because it is not part of a store.
     """
     from obstore import store as stores
 
@@ -80,6 +82,8 @@ def connection(url: str, options: Mapping[str, Any], rules: Rules = DEFAULT_RULE
     """Return a connection to a URL, through obstore or fsspec.
 
     By default, obstore is used only if it treats the URL and all options exactly as fsspec does.
+    For web servers, fsspec is always used if `rules.trust` is set, because only `FsspecClient` can
+    restrict redirects.
 
     Parameters
     ----------
@@ -93,8 +97,8 @@ def connection(url: str, options: Mapping[str, Any], rules: Rules = DEFAULT_RULE
     ConflictError
         If ``client`` is neither ``"fsspec"`` nor ``"obstore"``.
     UnsupportedError
-        If ``client`` is ``"obstore"`` but obstore is not installed or has no equivalent for the URL
-        or an option.
+        If ``client`` is ``"obstore"``, but obstore is not installed, or does not support the URL,
+        an option or an environment variable.
     """
     chained, _, last = url.rpartition("::")
     scheme = last.partition("://")[0]
@@ -103,7 +107,6 @@ def connection(url: str, options: Mapping[str, Any], rules: Rules = DEFAULT_RULE
         others = {name: nested[name] for name in nested if name != "client"}
         options = {**options, scheme: others, "client": nested["client"]}
     candidate = _ObstoreConnection(url, options, rules)
-    # Only `FsspecClient` can restrict redirects.
     if (rules.trust is not None and is_web(url)) or candidate.arguments is None:
         return FsspecClient.connect(url, options, rules)
     return candidate
@@ -295,12 +298,14 @@ _ARGUMENTS = {
 
 
 def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Rename storage options according to `names`, dropping options whose value is None.
+    """Rename storage options, and drop those whose value is None.
+
+    `names` maps the old name of each supported option to its new name.
 
     Raises
     ------
     NoEquivalentError
-        If an option is not in `names`.
+        If the name of an option is not in `names`.
     """
     for name in options:
         if name not in names:

@@ -63,7 +63,7 @@ _VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", 
 class FsspecClient(RemoteClient):
     """A client for all files under a folder in an fsspec filesystem.
 
-    Files are read with fsspec's public batch methods.
+    Files are read in batches, with fsspec's public method ``cat_ranges``.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class FsspecClient(RemoteClient):
     root
         Path in the filesystem, without the protocol.
     rules
-        See `Rules`.
+        Rules for interpreting responses and for retrying requests.
     name
         A URL without secrets, for error messages. If None, it is derived from the filesystem.
     """
@@ -114,7 +114,7 @@ class FsspecClient(RemoteClient):
         """Return a client for a URL in a filesystem that the caller created.
 
         An HTTP filesystem is replaced by one that has the same options, but checks responses. An
-        asynchronous filesystem is replaced by a synchronous one with the same options.
+        asynchronous filesystem is replaced by its synchronous equivalent; see `synchronous`.
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules)
@@ -143,9 +143,10 @@ class FsspecClient(RemoteClient):
         return f"{self.root}/{key}" if self.root else key
 
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
-        """Yield the response to each request; see `Response`.
+        """Yield the response to each request; see `RemoteClient.fetch`.
 
-        While the caller processes a response, helper threads prefetch the next batches.
+        While the caller processes a response, helper threads prefetch the next batches, unless
+        requests must be made one at a time.
         """
         usual_count = _batch_size(expected)
         is_one_batch = len(requests) <= usual_count
@@ -195,10 +196,7 @@ class FsspecClient(RemoteClient):
         return self._do(self._size, self.path(key), key)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
-        """Return the size of a file in bytes, or None if the file does not exist.
-
-        Return -1 if the server does not report the size.
-        """
+        """Return the same as `size`, but without retrying failed requests."""
         while hasattr(filesystem, "_check_file"):
             filesystem = filesystem.fs  # a cache would list the folder, which HTTP cannot do
         filesystem.invalidate_cache()  # a cached listing may be outdated
@@ -291,10 +289,10 @@ class FsspecClient(RemoteClient):
         return [self._cat([request], expected)[0] for request in requests]
 
     def _forget(self, path: str) -> None:
-        """Remove a file from fsspec's ``simplecache``, because it is incomplete or a web page.
+        """Remove a file that may be incomplete, or is a web page, from fsspec's ``simplecache``.
 
         fsspec creates each cached file under its final name before the download is complete. If the
-        file stayed in the cache, the next read would return it.
+        file stayed in the cache, the next read would return its content.
         """
         cached_path = getattr(self.filesystem, "_check_file", lambda _: None)(path)
         if isinstance(cached_path, str):
@@ -387,7 +385,7 @@ class FsspecClient(RemoteClient):
         return str(self.filesystem.unstrip_protocol(self.path(key)))
 
     def check_writable(self) -> None:
-        """Raise UnsupportedError for plain HTTP and for fsspec's caching filesystems."""
+        """Raise UnsupportedError if the filesystem uses plain HTTP or is one of fsspec's caches."""
         super().check_writable()
         if self._is_cache:
             raise cache_error(self.name)
@@ -411,7 +409,7 @@ class FsspecClient(RemoteClient):
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
 
     def _page(self, url: str, prefix: str) -> bytes:
-        """Return the page at a URL, or empty bytes if the server responds with a 4xx status."""
+        """Return the page at a URL, or empty bytes for a 4xx status other than 408, 425 and 429."""
         return self._do(_page, url + self.query, prefix)
 
 
@@ -423,11 +421,11 @@ def _batch_size(expected: Expected) -> int:
 def _unpickled(
     filesystem: Any, root: str, rebuild: Callable[..., FsspecClient], process: int | None
 ) -> Connection:
-    """Return the client rebuilt by ``rebuild(filesystem, root)``, or an `UnreachableConnection`.
+    """Return ``rebuild(filesystem, root)``, or an `UnreachableConnection`.
 
-    `process` is the id of the process that pickled the client, or None if the filesystem is not
-    ``memory://``. The files of a ``memory://`` filesystem exist only in that process, so any other
-    process gets an `UnreachableConnection`.
+    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. In
+    any other process, return an `UnreachableConnection`, because the files do not exist there. For
+    all other kinds of filesystem, `process` is None.
     """
     client = rebuild(filesystem, root)
     return client if process in (None, os.getpid()) else UnreachableConnection(client.name)

@@ -36,7 +36,19 @@ def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) ->
     """Return the filesystem for an fsspec URL and the path in that filesystem.
 
     The URL may be chained. Requests are made only if the chain contains an archive, or if the
-    filesystem connects to its server immediately, as for FTP.
+    filesystem connects to its server as soon as it is created, as fsspec's FTP filesystem does.
+
+    Raises
+    ------
+    NotFoundError
+        If an archive in the chain does not exist.
+    RefusedError
+        If `rules.trust` does not allow the filesystem.
+    StorageError
+        If creating the filesystem fails for any other reason, for example because an archive is
+        damaged.
+    UnsupportedError
+        If fsspec does not support the URL, or the package for the URL is not installed.
     """
     # Synchronous calls cannot use the caller's event loop.
     options = {

@@ -53,7 +53,7 @@ _request: ContextVar[_Request] = ContextVar("_request", default=_UNKNOWN)
 
 
 class CheckedResponse(aiohttp.ClientResponse):
-    """A response that returns exactly the requested bytes, or raises an error.
+    """A response that returns only the requested bytes, or raises an error.
 
     The checks are in a subclass of aiohttp's response, because fsspec exposes only the body of a
     response, not the headers.
@@ -62,17 +62,20 @@ class CheckedResponse(aiohttp.ClientResponse):
     async def read(self) -> bytes:
         """Return the requested bytes: the body, or a part of it if the server sent more.
 
+        The result is shorter than the requested range if the object or the body ends too early.
+        For an error status, it is the error page, or empty bytes if the page is longer than 64 KiB.
+
         Raises
         ------
         LimitError
-            If the body exceeds the size limit, or is much longer than the requested range. If the
-            ``Content-Length`` header already shows this, the body is not read.
+            If the body exceeds the size limit, or is longer than the requested range by more than
+            `MAX_EXTRA_BYTES`. A body whose ``Content-Length`` is too large is not read.
         StorageError
             If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
-            If the body does not contain the range, or if the length of the body contradicts the
-            headers. aiohttp itself raises this error for a truncated body. Callers retry the
-            request after any ClientPayloadError.
+            If the ``Content-Range`` header does not match the requested range or the length of the
+            body. aiohttp itself raises this error for a truncated body. Callers retry the request
+            after any ClientPayloadError.
         """
         max_bytes = self._max_bytes
         if max_bytes is not None and self._body is None:
@@ -97,7 +100,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         return await super().read()
 
     def raise_for_status(self) -> None:
-        """Raise an error unless the request succeeded and the response covers the requested range.
+        """Raise an error if the request failed, or if the response is for a different range.
 
         Raises
         ------
@@ -119,7 +122,10 @@ class CheckedResponse(aiohttp.ClientResponse):
             self._parse_content_range()
 
     def _requested_part(self, body: bytes) -> bytes:
-        """Return the requested range of a response body, which may contain more bytes."""
+        """Return the requested range of a response body, which may contain more bytes.
+
+        If no range was requested, or the status is neither 200 nor 206, return the whole body.
+        """
         if self._requested.is_whole or self.status not in (200, 206):
             return body
         begin = 0
@@ -138,20 +144,21 @@ class CheckedResponse(aiohttp.ClientResponse):
         return body[first - begin : last + 1 - begin]
 
     def _parse_content_range(self) -> tuple[int, int, int]:
-        """Return the offsets of the first and last bytes sent and the size of the whole object.
+        """Parse the ``Content-Range`` header of a partial response.
 
-        These numbers come from the ``Content-Range`` header of a partial response. If the header
-        does not state the size, the end of the sent range is used as the size.
+        Return three numbers: the offset of the first byte sent, the offset of the last byte sent,
+        and the size of the whole object. If the header does not state the size, the object is
+        assumed to end with the last byte sent.
 
-        Unless a suffix was requested, the sent range may end too early. The caller detects this,
-        because the response is too short.
+        If a range other than a suffix was requested, the sent range may end before the requested
+        range ends. No error is raised here, because the caller notices that bytes are missing.
 
         Raises
         ------
         aiohttp.ClientPayloadError
             If no range was requested, the header is invalid, or the sent range does not contain
-            the first requested byte. For a suffix request, also if the header does not state the
-            size, or the sent range does not reach the end of the object.
+            the first requested byte. If a suffix was requested, also if the header does not state
+            the size, or the sent range does not reach the end of the object.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -207,8 +214,12 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
     """Return the sorted names on a folder's index page, or None if `page` is not an index page.
 
     `url` is the URL of the folder. Names of subfolders end in a slash. Only links to direct
-    children are included. An index page is recognized by its title: on all common servers, the
-    title contains the path of the folder ("Index of /data/", "Directory listing for /data/").
+    children are included. An index page is recognized by its title or heading, which contains the
+    path of the folder on all common servers ("Index of /data/", "Directory listing for /data/").
+
+    A page without links to children counts as an index page only if its title or heading contains
+    the whole path. If it does not, a proxy may have changed the path, and the folder may not be
+    empty.
     """
     parser = _IndexParser()
     parser.feed(page.decode("utf-8", "replace"))
@@ -243,7 +254,7 @@ def _name_below(link: str, url: str) -> str | None:
 
 
 class _IndexParser(HTMLParser):
-    """A parser that collects the links and titles of a web page."""
+    """A parser that collects the links, the title and the main headings of a web page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -304,7 +315,17 @@ class SessionFactory:
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, max_bytes))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Check a redirect, stripping sensitive headers if it leads to a different server."""
+        """Check a redirect before it is followed.
+
+        If the redirect leads to a different server, all headers that may contain secrets are
+        removed from the new request.
+
+        Raises
+        ------
+        RefusedError
+            If `trust` forbids the redirect, or if a different server would receive cookies that
+            have no domain.
+        """
         target = sent.url.join(URL(sent.response.headers.get("Location", "")))
         _request.set(_request.get()._replace(current_host=target.raw_host))
         elsewhere = target.authority != sent.url.authority
@@ -313,8 +334,8 @@ class SessionFactory:
                 self.trust.check_redirect(str(sent.url), str(target))
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
-                    "the server redirects to another server, which would also receive the client "
-                    "session's cookies that have no domain",
+                    "the server redirects to another server, which would also receive all of the "
+                    "client session's cookies that have no domain",
                     remedy='Pass these cookies in the storage option "cookies", or set their '
                     "domain",
                 )
@@ -357,9 +378,11 @@ class _Resolver(ThreadedResolver):
 
 
 def web_options(options: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """Return options that make fsspec's HTTP filesystem return exact byte ranges.
+    """Return options that make fsspec's HTTP filesystem check responses and redirects.
 
-    The result includes the given `options`.
+    The result also contains the given `options`, which take precedence over the timeouts and the
+    maximum number of redirects. The options ``auth`` and ``cookies`` are replaced by headers.
+    `rules` determines the timeouts, the size limit and the permitted servers.
     """
     read_timeout = rules.retry.timeout_seconds
     # Waiting for a free connection can take this long, because earlier requests must end first.

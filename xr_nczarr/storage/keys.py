@@ -23,7 +23,10 @@ WRITER_LOCK = ".nczarr-writer.lock"
 
 
 class Listing(NamedTuple):
-    """The names of the objects and prefixes directly under a prefix in a store."""
+    """The names of the objects and prefixes directly under a prefix in a store.
+
+    The names are relative to the prefix. Those in `prefixes` do not end in ``/``.
+    """
 
     objects: list[str]
     prefixes: list[str]
@@ -46,7 +49,7 @@ def check_key(key: str, store: str) -> None:
 def is_plain_key(key: str) -> bool:
     """Return whether all stores interpret `key` as the same relative path.
 
-    Such a key contains no empty, ``.`` or ``..`` component, no backslash and no NUL.
+    This is the case if `key` contains no empty, ``.`` or ``..`` component, no backslash and no NUL.
     """
     path = f"/{key}/"
     return not ("//" in path or "/../" in path or "/./" in path or "\\" in path or "\0" in path)
@@ -134,7 +137,7 @@ def is_file_manager_file(name: str) -> bool:
 
 
 def children_of(keys: Sequence[str], prefix: str) -> Listing:
-    """Return the sorted names directly under `prefix`, given all `keys` in sorted order.
+    """Return the sorted names directly under `prefix`, given the sorted keys of a store.
 
     A binary search skips the keys under each returned prefix, which makes the listing of a group
     fast even in a large store.

@@ -53,7 +53,7 @@ _MAX_READ_BYTES = 1 << 30  # one call on Linux reads at most 2 GiB minus one pag
 
 @dataclass(frozen=True, slots=True)
 class LocalStore(Store):
-    """A directory of plain files.
+    """A store in a local directory, with one file for each object.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class LocalStore(Store):
             yield data
 
     def fetch_into(self, key: str, buffer: Any) -> int | None:
-        """Read an object into `buffer`, an array or memoryview; see `Store.fetch_into`."""
+        """Read an object into `buffer`, and return the object's size; see `Store.fetch_into`."""
         descriptor = self._if_present(system.open_to_read, key)
         if descriptor is None:
             return None
@@ -128,7 +128,7 @@ class LocalStore(Store):
     def fetch_ranges_into(
         self, key: str, spans: Sequence[tuple[int, int]], buffers: Sequence[Any]
     ) -> int | None:
-        """Read ranges of an object into `buffers`; see `Store.fetch_ranges_into`."""
+        """Read ranges of an object, and return its size; see `Store.fetch_ranges_into`."""
         descriptor = self._if_present(system.open_to_read, key)
         if descriptor is None:
             return None
@@ -289,9 +289,9 @@ class LocalStore(Store):
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Hold the writer lock of an object, excluding all other threads and processes.
+        """Hold the writer lock of an object during the ``with`` block.
 
-        If `key` is empty, lock the whole store against other writers.
+        The lock excludes other threads and processes. If `key` is empty, lock the whole store.
         """
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
         with ExitStack() as held:
@@ -301,7 +301,7 @@ class LocalStore(Store):
             yield
 
     def staging(self, *, empty: bool) -> LocalStore:
-        """Return a new staging store beside this one, for use with `commit`.
+        """Return a staging store: a new hidden directory beside this one, for use with `commit`.
 
         If `empty` is true, the staging store initially contains only ``.DS_Store`` and similar
         files from the root of this store. Otherwise, it contains hard links to the objects of this
@@ -356,7 +356,7 @@ class LocalStore(Store):
 
     @property
     def identity(self) -> str:
-        """An identifier for the directory that is the same for every path to it."""
+        """An identifier of the directory. All paths to the directory have the same identifier."""
         return system.file_identity(self.root)
 
     def is_within(self, other: Store) -> bool:
@@ -375,8 +375,8 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If a segment of a key is not a valid file name on this operating system, or looks like
-            the name of a temporary file. The error names the key.
+            If a component of a key is not a valid file name on this operating system, or looks
+            like the name of a temporary file. The error names the key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.
@@ -405,8 +405,9 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If a segment of `key` is not a valid file name on this operating system. Also raised
-            if a symbolic link points outside the store, unless `follow_symlinks` is true.
+            If `key` is not a plain relative path, or a component of it is not a valid file name on
+            this operating system. If `follow_symlinks` is false, also if a symbolic link on the
+            path points outside the store.
         """
         check_key(key, self.name)
         reason = system.invalid_name_reason(key)
@@ -430,9 +431,9 @@ class LocalStore(Store):
     def _writer_lock(self) -> str:
         """Return the path of the writer lock.
 
-        Normally, the lock file is in the directory of the store, because the parent directory may
-        not be writable. The lock file then moves with the directory. If the system cannot rename a
-        directory while a file in it is open, the lock file is beside the store.
+        On Windows, the lock file is beside the store, because a directory cannot be renamed while a
+        file in it is open. On other systems, the lock file is inside the store, because the parent
+        directory may not be writable. When the store is renamed, the lock file moves with it.
         """
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"

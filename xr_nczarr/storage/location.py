@@ -78,9 +78,9 @@ class Location:
     read_only
         Whether the target is a store object that was opened read-only.
     target
-        The path, URL or object that the caller passed. For a URL such as ``reference::document``,
-        it is the document. For a store that is accessed through its own package, it is a
-        `StoreObject`.
+        The path, URL or object that the caller passed. For a URL such as ``reference::x.json``, it
+        is only ``x.json``. For an obstore or zarr-python store that must be accessed with that
+        package, it is a `StoreObject`.
     """
 
     url: str = ""
@@ -124,10 +124,10 @@ class Location:
 
 
 class StoreObject(NamedTuple):
-    """A folder in an obstore or zarr-python store, which is accessed through its own package.
+    """A folder in an obstore or zarr-python store that must be accessed with that package.
 
-    `unwrapped` is the location of the same objects outside zarr-python. It is None if only
-    zarr-python can access them.
+    `unwrapped` is the location at which the same objects can be accessed without zarr-python, for
+    example the directory behind a `LoggingStore`. It is None if there is no such location.
     """
 
     store: Any
@@ -189,7 +189,7 @@ def absolute_path(path: str) -> str:
 
 
 def _holds_buffers(target: object) -> bool:
-    """Return whether zarr-python has filled a dict with its own ``Buffer`` objects.
+    """Return whether `target` is a dict that zarr-python has filled with ``Buffer`` objects.
 
     Such a dict must be accessed through zarr-python, which could not read plain bytes if this
     package wrote them to the dict.
@@ -199,7 +199,10 @@ def _holds_buffers(target: object) -> bool:
 
 
 def _locate_zarr_object(target: Any) -> Location:
-    """Return the location of a zarr-python store, path or group, or of a dict of its buffers."""
+    """Return the location of a zarr-python store, path or group, or of a dict of buffers.
+
+    For any other object, such as a ``zarr.Array``, return an empty location.
+    """
     import zarr  # imported only if the caller passed one of its objects
     from zarr.abc.store import Store
     from zarr.storage import MemoryStore, StorePath
@@ -284,7 +287,8 @@ def _locate_fsspec_object(target: Any) -> Location:
 def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
     """Return the filesystem inside fsspec's wrappers and the path in that filesystem.
 
-    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`.
+    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`. If there are none, return the
+    arguments unchanged.
     """
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
     from fsspec.implementations.dirfs import DirFileSystem
@@ -323,7 +327,10 @@ def _parse_text(text: str) -> Location:
 
 
 def _parse_url(text: str) -> Location:
-    """Parse a path or a URL that does not begin with ``reference:``. The URL may be empty."""
+    """Parse a path or a URL that does not begin with ``reference:``.
+
+    If the text is empty, the `url` of the location is also empty.
+    """
     url = os.path.expanduser(text)  # xarray expands paths in the same way
     if os.path.lexists(url):
         return Location(absolute_path(url))
@@ -371,7 +378,8 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
 def _split_fragment(url: str) -> tuple[str, list[str], dict[str, str]]:
     """Split a URL into the part before the fragment, the words of ``mode=``, and the other keys.
 
-    A word without a key also belongs to ``mode``. For example, ``#zip`` means ``#mode=zip``.
+    The other keys are returned with their values. A word without a key also belongs to ``mode``.
+    For example, ``#zip`` means ``#mode=zip``.
     """
     base, mark, fragment = url.rpartition("#")
     pairs = [pair.partition("=") for pair in fragment.split("&") if pair]

@@ -1,4 +1,4 @@
-"""The store class for objects in memory, in a mapping of keys to bytes."""
+"""The store class for a mapping from keys to bytes, such as a dict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xr_nczarr.storage.store import Store
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class MemoryStore(Store):
-    """A store backed by any mapping of keys to bytes.
+    """A store backed by any mapping from keys to bytes.
 
     The store is read-only if the mapping is immutable. If the mapping is a dict, unpickling the
     store in another process creates a read-only copy.
@@ -86,13 +86,13 @@ class MemoryStore(Store):
         UnsupportedError
             If the mapping is immutable.
         StorageError
-            If the mapping is a pickled copy of a dict that lives in another process.
+            If the mapping is an unpickled copy of a dict in another process.
         """
         self._mutable_mapping()
 
     @property
     def identity(self) -> str:
-        """An identifier shared by all stores backed by the same mapping."""
+        """An identifier shared by all stores with the same name and the same mapping."""
         return f"{self.name} {id(self.mapping)}"
 
     def fingerprint(self) -> str:
@@ -124,7 +124,8 @@ class MemoryStore(Store):
 
     def _mutable_mapping(self) -> MutableMapping[str, Any]:
         if not isinstance(self.mapping, MutableMapping):
-            raise UnsupportedError("the mapping is read-only", store=self.name)
+            remedy = "Pass a mutable mapping, such as a dict"
+            raise UnsupportedError("the mapping is read-only", remedy=remedy, store=self.name)
         if self.copied:
             problem = (
                 "the worker process has only a copy of the dictionary; changes to it would be lost"
