@@ -72,7 +72,7 @@ class Progress:
         return _RemoteProgress, (self._topic,)
 
     def advance(self, count: int) -> None:
-        """Advance the bar by `count`."""
+        """Add `count` to the amount that the bar shows as done."""
         with self._lock:
             if self._bar is not None:
                 self._bar.update(count)
@@ -88,9 +88,10 @@ class Progress:
 
 
 class _RemoteProgress:
-    """The unpickled form of a `Progress`, which a worker uses to advance the bar in the client.
+    """The unpickled form of a `Progress`.
 
-    Each count is sent to the client as a `distributed` event with the topic `topic`.
+    The bar itself remains in the client process. On a `distributed` worker, each count is sent to
+    the client as an event with the topic `topic`. Anywhere else, counts are ignored.
     """
 
     def __init__(self, topic: str) -> None:
