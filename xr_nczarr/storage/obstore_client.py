@@ -56,8 +56,8 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class in ``obstore.store``. Any retries configured in it are in addition
-        to those of `rules`.
+        An instance of a class in ``obstore.store``. If it is itself configured to retry failed
+        requests, each attempt that `rules` allows may consist of several requests.
     path
         Folder in `store`; empty for the whole store.
     rules
@@ -65,9 +65,10 @@ class ObstoreClient(RemoteClient):
     name
         A URL without secrets, for error messages. If None, it is derived from `store`.
     substitute
-        For a web server, a function that returns an fsspec client for the same objects. For any
-        other store, None. The fsspec client lists folders. If obstore rejects a response, the
-        fsspec client repeats the request. After a rejected object, it fetches all further objects.
+        A function that returns an fsspec client for the same objects, for use with web servers.
+        The fsspec client lists folders, and repeats any request whose response obstore rejects.
+        Once it has fetched such an object, it also fetches all further objects. None means that no
+        fsspec client is used.
     """
 
     pooled = True
@@ -105,7 +106,8 @@ class ObstoreClient(RemoteClient):
         Raises
         ------
         StorageError
-            If this process was forked after obstore was imported, because obstore would hang.
+            If the store is remote, and this process was forked after obstore was imported. In such
+            a process, obstore would hang.
         """
         if self.remote:
             process.check("obstore", self.name)
@@ -119,8 +121,8 @@ class ObstoreClient(RemoteClient):
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
         """Yield the response to each request; see `Response`.
 
-        While the caller processes a response, threads request the next ones. To limit memory use,
-        fewer responses are requested ahead if the objects are large.
+        While the caller processes a response, threads already make the next requests. If the
+        objects are large, fewer requests are made in advance, to limit the use of memory.
         """
         if self._replacement is not None:
             return self._replacement.fetch(requests, expected)
@@ -167,7 +169,12 @@ class ObstoreClient(RemoteClient):
     def children(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly under `prefix`.
 
-        On plain web servers, fsspec lists the names, because obstore cannot.
+        For a web server, the fsspec client lists the names, because obstore cannot.
+
+        Raises
+        ------
+        UnsupportedError
+            If the store is a web server, and there is no fsspec client.
         """
         if self.web:
             if self._substitute is None:
@@ -241,18 +248,19 @@ class ObstoreClient(RemoteClient):
     def _substitute_for(self, error: StorageError) -> RemoteClient:
         """Return the fsspec client, which accepts some responses that obstore rejects.
 
-        Raise `error` if there is no such client, or if repeating the request with it cannot help.
+        Raise `error`, which comes from obstore, if there is no fsspec client. Also raise it if
+        fsspec would fail in the same way, for example because the server does not respond.
         """
         if self._substitute is None or type(error) is not StorageError:
             raise error
         return self._substitute()
 
     def _get(self, request: ByteRange, expected: Expected) -> Versioned | None:
-        """Return the requested bytes, or None if the object does not exist.
+        """Return the requested bytes and the object's version, or None for a missing object.
 
-        The version of an object is its ETag. It is returned only for ranges, because a whole object
-        is read in a single request. A weak ETag is ignored, because it can stay the same when the
-        bytes change.
+        The version is the ETag of the object. It shows whether several ranges come from the same
+        version, so it is None if the whole object is requested. It is also None if the ETag is
+        weak, because a weak ETag can stay the same when the bytes change.
         """
         key, start, length = request
         whole, limit = request.is_whole, expected.max_bytes
@@ -290,9 +298,9 @@ class ObstoreClient(RemoteClient):
     def _do(
         self, action: Callable[[], _Result], key: str, *, missing: Collection[int] = ()
     ) -> _Result | None:
-        """Return the result of `action`, or None if a response has an HTTP status in `missing`.
+        """Return the result of `action`, or None if it fails with an HTTP status in `missing`.
 
-        Transient failures are retried. `key` is used in error messages.
+        If `action` fails with a transient error, it is retried. `key` is used in error messages.
         """
 
         def attempt() -> _Result | None:

@@ -142,8 +142,8 @@ def open_store(
 ) -> Store:
     """Open the store at a location.
 
-    Remote requests are made only if fsspec makes them when it creates the filesystem, for example
-    to open an archive in a chained URL.
+    This function makes no remote requests of its own. fsspec may make some when it creates the
+    filesystem, for example to open an archive in a chained URL.
 
     Parameters
     ----------
@@ -180,13 +180,13 @@ def open_url(
 ) -> LocalStore | RemoteStore:
     """Open the folder at a path or an fsspec URL.
 
-    Remote requests are made only if fsspec makes them when it creates the filesystem, for example
-    to open an archive in a chained URL.
+    This function makes no remote requests of its own. fsspec may make some when it creates the
+    filesystem, for example to open an archive in a chained URL.
 
     Parameters
     ----------
     options
-        Options for the client. The options in `access` are not added to them.
+        Options for the client. They are used instead of ``access.options``.
     filesystem
         The filesystem to use. If it is None, the URL and `options` determine the client.
     """
@@ -204,8 +204,8 @@ def open_url(
 def _local_store(path: str, access: Access, *, must_exist: bool = False) -> LocalStore:
     """Return the store for a local directory.
 
-    fsspec is not used for local files, because it overwrites them in place: if a write is killed, a
-    truncated file remains. It also follows all symbolic links.
+    fsspec is not used for local files, for two reasons. It overwrites files in place, so a process
+    that is killed while writing leaves a truncated file. It also follows all symbolic links.
     """
     return LocalStore(path, access.sync, must_exist, access.trusted, access.max_object_bytes)
 
@@ -263,7 +263,8 @@ def _local_zip(path: str, sync: Sync, max_object_bytes: int) -> ZipStore:
 def _not_a_store(path: str, must_exist: bool) -> UnsupportedError:
     """Return the error for a file that is not a store.
 
-    If `must_exist` is true, the caller tried to read the file, and otherwise to replace it.
+    If `must_exist` is true, the caller tried to read the file. Otherwise, the caller tried to
+    replace it with a store.
     """
     beginning = _beginning(path)
     unknown_kind = "a file of unknown format" if beginning else "an empty file"
@@ -286,8 +287,8 @@ def _open_object(target: Any) -> Store:
         return target
     raise UnsupportedError(
         f"an object of type {type(target).__name__} cannot be opened as a store",
-        remedy="Pass a path, a URL, a mapping, an fsspec mapper, an open fsspec file, or a store "
-        "of zarr-python, obstore or Icechunk (for example, session.store)",
+        remedy="Pass a path, a URL, a mapping, an fsspec mapper, an open fsspec file, or a "
+        "zarr-python, obstore or Icechunk store (for example, session.store)",
     )
 
 
@@ -325,9 +326,11 @@ def _check_chain(url: str) -> None:
     """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
 
     fsspec ignores a path passed to a cache, and everything after a protocol that cannot wrap
-    another URL. This function also rejects a nested zip file if the URL does not name the inner
-    file, and any cache except ``simplecache`` in front of another cache, because most combinations
-    fail.
+    another URL.
+
+    Two other kinds of chained URLs are also rejected. One is a zip file within a zip file, if the
+    URL does not name the inner file. The other is a cache in front of another cache, because most
+    combinations of caches fail. Only ``simplecache`` may precede another cache.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
@@ -366,8 +369,9 @@ def _check_unused(
 ) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
-    An option is accepted if the filesystem of `location` was created with the same value for it.
-    ``asynchronous`` and ``loop`` are always accepted.
+    An option is accepted if the filesystem of `location` was created with the same option and the
+    same value. ``asynchronous`` and ``loop`` are always accepted. If `remedy` is empty, the error
+    contains a default remedy.
     """
     same = {} if location is None else getattr(location.filesystem, "storage_options", {})
     for name, value in options.items():
@@ -448,7 +452,8 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for the first URL of a chained fsspec URL, given its protocol.
 
-    The options for the other URLs are omitted. They are nested under the names of their protocols.
+    `options` also contains options for the other URLs of the chain, nested under the names of
+    their protocols. The result does not contain them.
     """
     own = {name: options[name] for name in options if not is_protocol(name)}
     return {**own, **options.get(protocol, {})}
@@ -459,7 +464,7 @@ def _is_zip(path: str) -> bool:
 
 
 def _beginning(path: str) -> bytes:
-    """Return the first 4 bytes of a readable regular file, or empty bytes for anything else."""
+    """Return the first 4 bytes of a file, or ``b""`` if it is not a readable regular file."""
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         return b""
     with open(path, "rb") as file:

@@ -27,9 +27,10 @@ class ForkState:
     Attributes
     ----------
     package
-        A package that counts as used as soon as it is imported, or None.
+        Name of the library's package, if the library counts as used as soon as the package is
+        imported. Otherwise, None.
     used
-        Whether the library was used in this process.
+        Whether the library was used in this process. The code that uses it sets this attribute.
     forked
         Whether this process was forked from a process that had used the library.
     """
@@ -63,7 +64,7 @@ _pickled_objects: WeakValueDictionary[str, Any] = WeakValueDictionary()
 def reduce_process_local(
     obj: Any, token: str, fallback: Callable[..., Any], *arguments: Any
 ) -> tuple[Any, ...]:
-    """Return the value of ``__reduce__`` for an object that exists only in this process.
+    """Return the result of ``__reduce__`` for an object that exists only in this process.
 
     Unpickling in this process returns `obj` itself, which is identified by `token`. Unpickling in
     any other process returns the result of ``fallback(*arguments)``.
@@ -94,6 +95,6 @@ class UnreachableConnection(Connection):
     remote = shared = False
 
     def client(self) -> NoReturn:
-        """Raise StorageError."""
+        """Raise StorageError, because the store is in another process."""
         problem = f"{self.kind} cannot be accessed from other processes"
         raise StorageError(problem, remedy=self.remedy, store=self.name)

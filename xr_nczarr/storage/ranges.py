@@ -38,7 +38,7 @@ class ByteRange(NamedTuple):
 
 
 class Versioned(NamedTuple):
-    """Some or all bytes of an object, and the version of that object.
+    """Some or all of the bytes of an object, together with the version of the object.
 
     `version` is a string that changes whenever the object changes. None means that the version is
     unknown.
@@ -137,8 +137,9 @@ def to_end(item: ByteRange) -> ByteRange:
 def resolve_suffix(item: ByteRange, size: int | None) -> ByteRange:
     """Convert a suffix range to a range whose start counts from the beginning of the object.
 
-    `size` is the size of the object in bytes, or None if the object does not exist. If the object
-    is empty or missing, return the range of the whole object.
+    The resulting range extends to the end of the object. `size` is the size of the object in bytes,
+    or None if the object does not exist. For an empty or missing object, return a `ByteRange` that
+    stands for the whole object.
     """
     if not size:
         return ByteRange(item.key)
@@ -149,9 +150,15 @@ def resolve_suffix(item: ByteRange, size: int | None) -> ByteRange:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield the bytes of each range, or None for a range of a missing object.
+    """Yield the bytes of each range, cut out of the object that contains the range.
 
-    `objects` contains the whole object for each range, or None for a missing object.
+    `objects` contains one item for each range: all bytes of its object, or None if the object is
+    missing. For a range of a missing object, yield None.
+
+    Raises
+    ------
+    StorageError
+        If a range is out of bounds.
     """
     for item, data in zip(ranges, objects, strict=True):
         first = 0 if data is None else first_byte(item, len(data), store)

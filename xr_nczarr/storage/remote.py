@@ -62,7 +62,7 @@ class RemoteStore(Store):
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
-        """Whether other processes may write individual objects concurrently."""
+        """Whether other processes can write individual objects at the same time."""
         return self.connection.shared
 
     @property
@@ -172,7 +172,7 @@ class RemoteStore(Store):
             yield response
 
     def _supported(self, requests: Sequence[ByteRange]) -> Sequence[ByteRange]:
-        """Replace suffix ranges with equivalent ranges if the client does not support suffixes."""
+        """Replace suffix ranges with equivalent ranges if the client does not support them."""
         if self._client.supports_suffixes:
             return requests
         sizes = self.sizes_of([item.key for item in requests if item.start < 0])
@@ -181,7 +181,8 @@ class RemoteStore(Store):
     def _empty_range(self, item: ByteRange) -> Versioned | None:
         """Return empty bytes for a range of length zero, or None if the object does not exist.
 
-        HTTP cannot express an empty range, so the size of the object is requested instead.
+        HTTP cannot express an empty range, so the size of the object is requested instead. Raise
+        StorageError if the range is out of bounds.
         """
         size = self.size(item.key)
         if size is not None:
@@ -197,7 +198,7 @@ class RemoteStore(Store):
         return _data(granted(next(self._client.fetch(requests, self.expected))))
 
     def put(self, items: Iterable[tuple[str, Bytes]]) -> None:
-        """Write objects with one request for each, replacing any existing objects.
+        """Write each object in one request, replacing any existing object.
 
         Objects are written concurrently, in no particular order. If an object must be written after
         all others, write it in a separate call.
@@ -299,7 +300,15 @@ class RemoteStore(Store):
         return {key: Address(url) for key, url in urls.items() if url is not None}
 
     def check_writable(self) -> None:
-        """Raise an error if the client cannot write, for example over plain HTTP or via a cache."""
+        """Raise an error if objects cannot be written.
+
+        Raises
+        ------
+        UnsupportedError
+            If the client is read-only, for example because it uses plain HTTP or a cache.
+        StorageError
+            If the store exists only in another process.
+        """
         self._client.check_writable()
 
 

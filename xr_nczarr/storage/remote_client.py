@@ -57,7 +57,7 @@ class Rules:
     max_object_bytes
         Maximum size of an object. Reading a larger object raises an error. None means no limit.
     trust
-        Rules for redirects by web servers, and for filesystems. None means no restrictions.
+        Restrictions on redirects and on filesystems; see `Trust`. None means no restrictions.
     """
 
     retry: Retry = Retry()  # noqa: RUF009 (frozen)
@@ -70,7 +70,7 @@ DEFAULT_RULES = Rules()
 
 
 class Expected(NamedTuple):
-    """The size limit of a reader, and what it expects of the objects that it requests.
+    """What a reader expects of the objects that it requests, including their maximum size.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def _failure(self, error: Exception, key: str) -> NczarrError:
-        """Convert an exception that the library raised when accessing `key` to an NczarrError."""
+        """Return the NczarrError for an exception that the library raised when accessing `key`."""
 
     def _log_retry(self, failure: NczarrError, key: str) -> None:
         _log.info("%s: %s: transient failure (%s)", self.name, key, failure.problem)
@@ -270,7 +270,7 @@ class RemoteClient(Connection):
         """
 
     def sizes(self, keys: Sequence[str]) -> Iterable[int | None]:
-        """Return the result of `size` for each key."""
+        """Return the size of the object at each key; see `size`."""
         return self.map_concurrently(self.size, keys)
 
     @abstractmethod
@@ -285,7 +285,10 @@ class RemoteClient(Connection):
     def listing_error(
         self, prefix: str, problem: str = "plain HTTP cannot list objects"
     ) -> Exception:
-        """Return the error for an attempt to list `prefix` on a server that cannot list objects."""
+        """Return the error for an attempt to list `prefix` on a server that cannot list objects.
+
+        `problem` says why the server cannot list them.
+        """
         return UnsupportedError(
             problem,
             remedy="Consolidate the metadata of the store, or pass a different URL for the same "

@@ -169,7 +169,7 @@ def is_missing_bucket(error: BaseException) -> bool:
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
-    """Convert an exception raised by a filesystem to the matching StorageError.
+    """Return the StorageError that matches an exception raised by a filesystem.
 
     Raises
     ------
@@ -217,7 +217,11 @@ def _class_of(error: BaseException, status: int | None) -> type[StorageError]:
 
 
 def error_class(status: int | None) -> type[StorageError]:
-    """Return the class of the error for a failed request with this HTTP status."""
+    """Return the class of the error for a failed request, given its HTTP status.
+
+    `status` is None if there was no response. If no subclass of StorageError matches the status,
+    return StorageError itself.
+    """
     if status in (401, 403):
         return AccessDeniedError
     if status in (408, 504):
@@ -251,7 +255,10 @@ def _botocore_message(error: BaseException) -> str:
 
 
 def _botocore_error(error: BaseException) -> dict[str, str]:
-    """Return the ``Error`` member of a botocore error's response, or an empty dict."""
+    """Return the ``Error`` member of the response in a botocore error.
+
+    Return an empty dict if the error has no such member.
+    """
     response = getattr(error, "response", None)
     return response.get("Error", {}) if isinstance(response, dict) else {}
 
@@ -293,9 +300,10 @@ def page_error(
 
 @contextmanager
 def explained_listing_errors() -> Iterator[None]:
-    """Explain any AccessDeniedError that is raised in the ``with`` block, which lists objects.
+    """Make any AccessDeniedError in the ``with`` block say that objects cannot be listed.
 
-    The message then says that objects cannot be listed, and the remedy becomes `CHECK_LISTING`.
+    Use this context manager around code that lists objects. It also replaces the remedy of the
+    error with `CHECK_LISTING`.
     """
     try:
         yield

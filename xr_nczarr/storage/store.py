@@ -59,7 +59,7 @@ class Store(ABC):
         Whether a fill value of 0 marks missing values. This is False for reference sets, because
         the tools that create them write 0 if the original file declares no fill value.
     shared
-        Whether other processes may write individual objects concurrently.
+        Whether other processes can write individual objects at the same time.
     locks_processes
         Whether `lock` also excludes other processes. Such a lock is released when the process that
         holds it ends.
@@ -68,7 +68,8 @@ class Store(ABC):
     max_puts
         Maximum number of objects to encode and write concurrently, one per thread.
     has_folders
-        Whether there can be a folder at the key of an object. Reading such a key raises an error.
+        Whether there can be a folder at a key where an object is expected. If there is one,
+        fetching this key raises an error.
     single_file
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
@@ -82,8 +83,8 @@ class Store(ABC):
         Whether one document contains all metadata, as in a parquet reference set. If so,
         consolidated metadata is not needed.
     supports_consolidated
-        Whether consolidated metadata is useful in this store. If not, ``consolidated=True`` does
-        not require it.
+        Whether the store supports consolidated metadata. If not, ``consolidated=True`` has the
+        same effect as False.
     """
 
     __slots__ = ()
@@ -172,7 +173,7 @@ class Store(ABC):
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
-        If a store cannot determine to which object the error applies, it raises the error.
+        If a store cannot determine which object the error applies to, it raises the error.
         """
         return self.fetch(keys)
 
@@ -424,9 +425,9 @@ class Store(ABC):
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Return a context manager that holds the writer lock of an object.
 
-        Hold the lock while reading, merging and writing the object. If `key` is empty, the whole
-        store is locked against other writers. By default, locks exclude only other threads of this
-        process.
+        Hold the lock while the object is read, merged and written. If `key` is empty, the lock
+        excludes all other writers of the store. In the default implementation, locks exclude only
+        other threads of this process.
         """
         return _locks(f"{self.identity}\0{key}")
 
@@ -435,7 +436,7 @@ class Store(ABC):
 
     @contextmanager
     def atomic_replacement(self, *, empty: bool, exclusive: bool = False) -> Iterator[Store]:
-        """Yield a staging store that atomically replaces the content of this store.
+        """Yield a staging store, and then atomically replace the content of this store with it.
 
         The replacement takes place at the end of the ``with`` block, unless the block raises an
         error. The staging store initially contains the objects of this store, or no objects if

@@ -1,7 +1,7 @@
 """Wrap system calls for files, with replacements for calls that some operating systems lack.
 
-Other modules do not check which operating system they run on, except by its path separator. The
-replacements are listed in docs/reference/versions.md.
+Other modules do not check which operating system they run on, but some of them depend on its path
+separator, ``os.sep``. The replacements are listed in docs/reference/versions.md.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ _renamex_np = getattr(_library, "renamex_np", None)
 
 
 def open_to_read(path: str) -> int:
-    """Open an existing file for reading without blocking, and return its descriptor."""
+    """Open an existing file for reading, and return its descriptor.
+
+    Opening a FIFO does not wait for a writer.
+    """
     try:
         return os.open(path, _READ)
     except PermissionError:
@@ -194,7 +197,7 @@ def exchange(name: str, other: str) -> bool:
 
 
 def _retry_while_open(operation: Callable[..., _T], *arguments: Any) -> _T:
-    """Call `operation`, and retry on Windows while another program has the file open.
+    """Return ``operation(*arguments)``. On Windows, retry while another program has a file open.
 
     Raises
     ------
@@ -360,9 +363,9 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def invalid_name_reason(key: str) -> str | None:
-    """Return the reason why a name in `key` is invalid on Windows, or None if all names are valid.
+    """Return the reason why a segment of `key` is not a valid file name on Windows.
 
-    On other systems, the result is always None. Source:
+    Return None if all segments are valid. On other systems, the result is always None. Source:
     https://learn.microsoft.com/windows/win32/fileio/naming-a-file
     """
     if not _WINDOWS:
@@ -380,10 +383,11 @@ def invalid_name_reason(key: str) -> str | None:
 
 
 def is_device(path: str) -> bool:
-    """Return whether an absolute path refers to a device, or is under /dev, /proc or /sys.
+    """Return whether an absolute path may refer to a device instead of a regular file.
 
-    Files under /dev/shm are not devices. Resolve symbolic links in the path before calling this
-    function.
+    On Windows, this is the case if the path begins like a device path, or contains an invalid name.
+    On other systems, it is the case if the path is under /dev, /proc or /sys, but not under
+    /dev/shm. Resolve symbolic links in the path before calling this function.
     """
     if not _WINDOWS:
         folder = f"{path}/"
@@ -414,10 +418,11 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def broken_link(path: str, folder: str) -> str | None:
-    """Return the path of the broken symbolic link that makes `path` missing, or None.
+    """Return the path of the broken symbolic link that explains why `path` does not exist.
 
     The link is at `path` or at one of its parents inside `folder`. A link is broken if its target
-    does not exist, for example because the target is on an unmounted file system.
+    does not exist, for example because the target is on an unmounted file system. Return None if
+    there is no broken link.
     """
     while len(path) > len(folder):
         if os.path.islink(path) and not os.path.exists(path):
@@ -429,7 +434,10 @@ def broken_link(path: str, folder: str) -> str | None:
 
 
 def file_identity(path: str) -> str:
-    """Return a string that is equal for all paths to a file or directory, which need not exist."""
+    """Return a string that is the same for all paths to the same file or directory.
+
+    If nothing exists at `path`, the string is the path with all symbolic links resolved.
+    """
     try:
         status = os.stat(path)
     except OSError:  # it does not exist
@@ -440,8 +448,8 @@ def file_identity(path: str) -> str:
 def boot_id() -> str:
     """Return an identifier of the machine's current boot, or an empty string if it is unknown.
 
-    As long as the identifier stays the same, written data is safe, even if it was not flushed to
-    disk.
+    If the identifier has not changed, the machine has not been restarted. In this case, written
+    data is intact even if it was not flushed to disk.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -34,7 +34,7 @@ class Trust(ABC):
         """Raise RefusedError if a filesystem must not be used for the store at `url`."""
 
     def remedy(self, location: str) -> str:  # noqa: ARG002 (for subclasses)
-        """Return advice on how to allow a location, or an empty string if that is impossible."""
+        """Return advice on how to allow access to a location, or "" if it cannot be allowed."""
         return ""
 
 
@@ -53,7 +53,7 @@ class ConfinedTrust(Trust):
         return cls(url.partition("?")[0].rstrip("/").rpartition("::")[2])
 
     def check_redirect(self, url: str, target: str) -> None:
-        """Raise RefusedError if a redirect from `url` to `target` must not be followed."""
+        """Raise RefusedError if `target` is outside the folder of the store, or contains ``..``."""
         if has_dot_dot(target) or not is_below(target, self.folder):
             raise redirect_error(url, target, "outside the opened location")
 
@@ -62,9 +62,10 @@ class ConfinedTrust(Trust):
         return host == host_of(self.folder)
 
     def check_filesystem(self, filesystem: Any, url: str) -> None:
-        """Raise RefusedError if the filesystem is or wraps a local filesystem.
+        """Raise RefusedError if `filesystem` is a local filesystem, or wraps one.
 
-        fsspec follows all symbolic links, even those that point outside the folder.
+        fsspec cannot confine a store to a local folder, because it follows all symbolic links, even
+        those that point outside the folder.
         """
         while filesystem is not None:
             filesystem, _ = plain_filesystem(filesystem, "")
@@ -104,7 +105,7 @@ def is_private(host: str) -> bool:
     """Return whether a host is private, such as a loopback, link-local or cloud metadata host.
 
     `host` is a name or an IP address. An address is private if it is not globally reachable. A
-    private name is recognized by its ending, without a DNS lookup.
+    private name is recognized by its ending, such as ``.local``, without a DNS lookup.
     """
     name = host.rstrip(".").lower()
     if name == "localhost" or name.endswith((".localhost", ".local", ".internal")):

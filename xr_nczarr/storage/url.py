@@ -34,7 +34,9 @@ def local_path(url: str) -> str | None:
 
 
 def has_scheme(url: str) -> bool:
-    """Return whether a path or URL has a scheme and is therefore not relative.
+    """Return whether a path or URL begins with a scheme, such as ``s3://``.
+
+    A colon alone does not make a scheme, because a file name may contain one.
 
     Examples
     --------
@@ -94,7 +96,9 @@ def normalize(url: str) -> str:
 
 
 def unwrapped_url(url: str) -> str:
-    """Remove ``dir`` and caches from a chained URL. The result refers to the same objects.
+    """Remove the protocol ``dir`` and all caches from a chained URL.
+
+    The resulting URL refers to the same objects.
 
     Examples
     --------
@@ -105,10 +109,10 @@ def unwrapped_url(url: str) -> str:
 
 
 def split_name(url: str) -> tuple[str, str]:
-    """Split a URL, which must not have a query, into its folder and its last component.
+    """Split a URL into its folder and its last component.
 
-    In a chained URL, these are the folder and the last component of the first path. The last
-    component of an http(s) URL is percent-decoded.
+    The URL must not have a query. In a chained URL, the first path is split. The last component of
+    an http or https URL is percent-decoded.
 
     Examples
     --------
@@ -131,7 +135,7 @@ def split_name(url: str) -> tuple[str, str]:
 
 
 def is_web(url: str) -> bool:
-    """Return whether a URL, or the last URL of a chain, starts with ``http(s)://``."""
+    """Return whether a URL, or the last URL of a chain, is an http or https URL."""
     return url.rpartition("::")[2].startswith(("http://", "https://"))
 
 

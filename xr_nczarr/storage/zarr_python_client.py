@@ -53,8 +53,8 @@ class ZarrPythonClient(RemoteClient):
     path
         Folder in `store`; empty for the whole store.
     unwrapped
-        The store with which this package accesses the same objects without zarr-python. None if
-        only zarr-python can access them.
+        A store of this package that accesses the same objects without zarr-python. Only its
+        `identity` is used. None if only zarr-python can access the objects.
     copied
         Whether `store` is a copy of a store in another process. The client is then read-only,
         because changes to the copy would be lost.
@@ -128,10 +128,10 @@ class ZarrPythonClient(RemoteClient):
         return f"{self._data_id} {self.folder}"
 
     def _shared_token(self) -> str:
-        """Return the token of the first client in this process for a store equal to this one.
+        """Return a token that is shared by all clients of equal stores in this process.
 
-        The stores need not be identical: the `store` attribute of an icechunk session is a new
-        object at each access.
+        It is the token of the first of these clients. Equality is sufficient, because the `store`
+        attribute of an icechunk session is a new object at each access.
         """
         with _clients_lock:
             tokens = [item._data_id for item in _clients if item._innermost == self._innermost]
@@ -146,9 +146,8 @@ class ZarrPythonClient(RemoteClient):
     ) -> Iterator[Versioned | None]:
         """Yield the requested bytes for each request, or None for a missing object.
 
-        If a range extends beyond the end of the object, the response is shorter than requested. Any
-        error from the store is raised. Unlike other clients, this client never yields an
-        AccessDeniedError.
+        If a range extends beyond the end of the object, the response is shorter than requested.
+        Unlike other clients, this client never yields an AccessDeniedError but raises it.
         """
         for request in requests:
             check_key(request.key, self.name)
@@ -266,15 +265,15 @@ class ZarrPythonClient(RemoteClient):
         return f"{self.folder}/{key}" if self.folder else key
 
     def _run(self, action: Callable[[Any], Awaitable[Any]], items: Sequence[Any]) -> list[Any]:
-        """Run `action` for all items concurrently in zarr-python's event loop.
+        """Return the result of ``await action(item)`` for each item, in order.
 
-        Return the results in the order of `items`.
+        The calls run concurrently in zarr-python's event loop.
 
         Raises
         ------
         NczarrError
-            If the action fails for any item. If it fails for several items, the error of the first
-            one is raised.
+            If a call fails. If several calls fail, the error for the first of these items is
+            raised.
         """
         from zarr.core.sync import sync
 

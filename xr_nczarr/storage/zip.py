@@ -55,7 +55,7 @@ class ZipStore(Store):
 
     @property
     def _contents(self) -> ZipContents:
-        """The entries of the zip file. The central directory is read only once."""
+        """The content of the zip file, whose central directory is read only once."""
         if self._opened is None:
             self._opened = ZipContents(self.folder, self.key, self.name)
         return self._opened
@@ -103,7 +103,7 @@ class ZipStore(Store):
         Raises
         ------
         UnsupportedError
-            If an entry is compressed.
+            If an object does not exist, or its entry is compressed.
         """
         places = self._uncompressed_ranges(keys)
         for key in keys:
@@ -121,8 +121,8 @@ class ZipStore(Store):
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Map the key of each uncompressed object to its (offset, length) in the zip file.
 
-        Keys of other objects are omitted. The offsets depend on the local headers, which are all
-        fetched at once.
+        Keys of compressed and of missing objects are omitted. The offsets depend on the local
+        headers, which are all fetched at once.
         """
         entries = {key: self._entry(key) for key in keys}
         stored = {key: entry for key, entry in entries.items() if entry and not entry.deflated}
@@ -266,7 +266,7 @@ class ZipStore(Store):
 def _pack(file: zipfile.ZipFile, store: LocalStore, prefix: str) -> None:
     """Write all objects of `store` to a zip file: first their folders, then the objects.
 
-    `prefix` is the folder in the zip file that will contain them, with a trailing slash.
+    `prefix` is the path of the target folder in the zip file, with a trailing slash.
     """
     keys = list(store.list_keys())
     folders = {""}

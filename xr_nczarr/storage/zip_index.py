@@ -37,7 +37,7 @@ class ZipEntry(NamedTuple):
 
     @property
     def deflated(self) -> bool:
-        """Whether the entry is compressed."""
+        """Whether the entry is compressed with DEFLATE, the only supported compression method."""
         return self.info.compress_type == zipfile.ZIP_DEFLATED
 
 
@@ -161,11 +161,15 @@ def _read_entries(source: Any, store: str) -> dict[str, ZipEntry]:
 
 
 def _folder(entries: Mapping[str, ZipEntry], first: str, archive: str) -> str:
-    """Return the folder of the store with a trailing slash, or an empty string for the root.
+    """Return the folder that contains the Zarr store, with a trailing slash, or "" for the root.
 
-    Normally, the folder of the store contains all entries. netCDF-C, however, always uses the
-    folder of the first entry. This function does the same if two conditions are met: the folder is
-    named after the archive, and the only entry outside it is the metadata of an empty group.
+    If one folder contains all entries, it is the folder of the store. Otherwise, the store is at
+    the root of the zip file, with one exception. netCDF-C always uses the folder of the first
+    entry. This function also uses that folder if all of the following conditions are met:
+
+    - The folder is named after the zip file.
+    - The folder contains a ``.zgroup``.
+    - The only entry outside the folder is the ``.zgroup`` of an empty group.
 
     `first` is the name of the first entry. `archive` is the name of the zip file, without ``.zip``.
     """
