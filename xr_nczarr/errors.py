@@ -78,7 +78,7 @@ class NczarrError(Exception):
         self.chunk = chunk
 
     def add_context(self, **fields: Any) -> Self:
-        """Set the given fields, such as `key`, that have no value yet. Return the error."""
+        """Set each given field, such as `key`, unless it already has a value. Return the error."""
         for name, value in fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
@@ -133,7 +133,7 @@ class MetadataError(NczarrError, ValueError):
 
 
 class UnsupportedError(NczarrError, NotImplementedError):
-    """A dtype, codec, extension, version or operation is valid, but not supported here."""
+    """A valid dtype, codec, extension, version or operation is not supported by this package."""
 
 
 class ChunkError(NczarrError, ValueError):
@@ -149,11 +149,14 @@ class ReferenceSetError(NczarrError, ValueError):
 
 
 class RefusedError(NczarrError, ValueError):
-    """An operation was refused as unsafe. The message names the option that allows it."""
+    """An operation was refused because it is unsafe.
+
+    If an option allows the operation, the message names this option.
+    """
 
 
 class LimitError(NczarrError, ValueError):
-    """A size or count exceeds a limit. The message names the limit and the option that sets it.
+    """A size or count exceeds a limit. If an option sets this limit, the message names the option.
 
     Attributes
     ----------
@@ -173,7 +176,10 @@ class ConflictError(NczarrError, ValueError):
 
 
 class StorageError(NczarrError, OSError):
-    """The store failed: it neither returned the requested bytes nor reported them as missing."""
+    """The store failed to read, write, list or remove objects.
+
+    A missing object is not a failure.
+    """
 
 
 class AccessDeniedError(StorageError, PermissionError):
@@ -191,7 +197,8 @@ class StorageConnectionError(StorageError, ConnectionError):
 def unexpected(value: object, expected: str, place: str | None) -> MetadataError:
     """Build the error for a metadata value that the specification does not allow.
 
-    `expected` describes the allowed values, and `place` is the value's location in its document.
+    `expected` describes the allowed values. `place` is the location of the invalid value in the
+    metadata document.
     """
     return MetadataError(
         f"invalid value {quote(reprlib.repr(value))}; expected {expected}", place=place

@@ -129,7 +129,7 @@ STRICT_LIMITS = Limits(
 
 
 def check_chunk_size(shape: tuple[int, ...], dtype: np.dtype[Any], limits: Limits) -> None:
-    """Raise LimitError if a chunk of this shape and dtype is larger than `max_chunk_bytes`."""
+    """Raise LimitError if a chunk of this shape and dtype exceeds ``limits.max_chunk_bytes``."""
     size, max_bytes = math.prod(shape) * dtype.itemsize, limits.max_chunk_bytes
     if size > max_bytes:
         raise LimitError(
@@ -176,8 +176,8 @@ class CodecSpec:
         ``"compressor"`` or ``"codecs"``. Error messages name this member, and the codec is
         rendered into it.
     document
-        The JSON of the codec exactly as stored, which rendering reproduces. None for a codec that
-        this package created.
+        The JSON of the codec exactly as stored. It is written unchanged when the metadata is
+        rendered. None for a codec that this package created.
     """
 
     name: str
@@ -275,9 +275,10 @@ class ArrayNode:
     shards
         The levels of sharding, outermost first; an empty tuple without sharding.
     chunk_runs
-        For a rectilinear grid, one tuple per dimension with a (length, count) pair for each run of
-        consecutive stored objects of equal length. `object_shape` is then the shape of the largest
-        stored object. Empty for a regular grid.
+        For a rectilinear grid, one tuple of (length, count) pairs per dimension. For example,
+        ``((10, 3), (4, 1))`` stands for three stored objects of length 10, followed by one of
+        length 4. `object_shape` is then the shape of the largest stored object. Empty for a regular
+        grid.
     stored_shape
         The shape in the metadata if `shape` is larger along an unlimited dimension, otherwise an
         empty tuple. All elements outside the stored shape are fill values, even if a stored chunk
@@ -336,7 +337,7 @@ class ArrayNode:
     def is_binary(self) -> bool:
         """Whether the elements are variable-length bytes.
 
-        If not, and the dtype is object, they are variable-length text.
+        All other elements of dtype ``object`` are variable-length text.
         """
         return any(spec.name == "vlen-bytes" for spec in self.codecs)
 
@@ -425,7 +426,10 @@ Node = ArrayNode | GroupNode | BrokenNode
 
 
 def key_prefix(path: str) -> str:
-    """Return the key prefix of a node's documents, in all Zarr versions except the v3 draft."""
+    """Return the prefix of the keys of a node's metadata documents, for example ``group/array/``.
+
+    The prefix of the root is empty. The v3 draft uses other prefixes.
+    """
     return "" if path == "/" else f"{path[1:]}/"
 
 

@@ -27,12 +27,12 @@ class OpenOptions:
     group
         Path of the group to open. If None, the root group is opened.
     storage_options
-        Options of the fsspec filesystem, and some options of this package. ``retry`` is a `Retry`,
-        or a mapping with any of its fields. ``missing_status`` contains the HTTP statuses that mean
-        *not found*. S3, for example, returns 403 for a missing object if the caller is not allowed
-        to list the bucket. ``client`` selects the library that makes requests: ``"fsspec"`` or
-        ``"obstore"``. ``allow`` lists URL prefixes and absolute paths to which a reference set may
-        refer, in addition to the locations that are allowed by default.
+        Options of the fsspec filesystem, and some options of this package. ``retry`` is a `Retry`
+        object, or a mapping with any of its fields. ``missing_status`` contains the HTTP statuses
+        that mean *not found*. S3, for example, returns 403 for a missing object if the caller is
+        not allowed to list the bucket. ``client`` selects the library that makes requests:
+        ``"fsspec"`` or ``"obstore"``. ``allow`` lists URL prefixes and absolute paths to which a
+        reference set may refer, in addition to the locations that are allowed by default.
     consolidated
         True reads only the consolidated metadata, and False only the metadata of each node. None
         reads the consolidated metadata if it exists, and otherwise the metadata of each node.
@@ -42,11 +42,11 @@ class OpenOptions:
         Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. None detects the version.
     on_unsupported
         How to handle a variable that cannot be read or decoded. ``"lazy"`` keeps the variable. If
-        it cannot be decoded, it contains the stored values. If it cannot be read, accessing its
-        values raises the error. A warning names each variable that is not decoded, and each
-        dimension coordinate without an index. ``"skip"`` leaves the variable out. ``"raise"``
-        raises the error on opening. ``"fallback"`` is like ``"lazy"``, but reads unknown data types
-        of the v3 draft as their fallback types.
+        it cannot be decoded, it contains the stored values. If it cannot be read, an error is
+        raised when its values are accessed. A warning names each variable that is not decoded, and
+        each dimension coordinate for which no index can be built. ``"skip"`` leaves the variable
+        out. ``"raise"`` raises an error when the store is opened. ``"fallback"`` is like
+        ``"lazy"``, but reads unknown data types of the v3 draft as their fallback types.
     missing_chunks
         How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
         values and warn (``"warn"``), or raise an error (``"raise"``).
@@ -62,9 +62,9 @@ class OpenOptions:
         option is meant for stores written by netCDF-C up to 4.9.2, in which data may be declared as
         big-endian but stored as little-endian. Opening such a store issues a warning.
     codecs
-        Mapping from ids to additional codec classes with the numcodecs interface. To read pickled
-        chunks, pass ``{"pickle": numcodecs.Pickle}``. They are not read by default, because
-        unpickling can execute code that the store contains.
+        Additional codec classes with the numcodecs interface, as a mapping from codec ids to
+        classes. To read pickled chunks, pass ``{"pickle": numcodecs.Pickle}``. They are not read by
+        default, because unpickling can execute code that the store contains.
     trust
         Pass ``"none"`` for untrusted stores, for example in a service that opens URLs from its
         users. In this mode, symbolic links in a local directory must not lead outside the
@@ -157,7 +157,7 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
 
 
 def check_count(name: str, value: object) -> None:
-    """Raise ValueError if the value of the option `name` is not a positive integer or None."""
+    """Raise ValueError if the value of the option `name` is neither a positive integer nor None."""
     if value is not None and (type(value) is not int or value < 1):
         raise ValueError(f"{name} must be a positive integer or None, not {value!r}")
 
