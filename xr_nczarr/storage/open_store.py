@@ -81,7 +81,7 @@ class Access:
         is allocated.
     trusted
         Whether the content of the store is trusted. If not, symbolic links must not point outside
-        its directory, and servers must not redirect to URLs outside the store.
+        the directory of the store, and servers must not redirect to URLs outside the store.
     """
 
     storage_options: Mapping[str, Any] | None = None

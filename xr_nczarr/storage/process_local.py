@@ -20,9 +20,9 @@ NOT_SHARED = (
 
 
 class ForkState:
-    """A record of whether this process was forked after using a library that starts threads.
+    """A record of whether a library that starts threads was used before this process was forked.
 
-    Threads are not copied to a forked process, so the library would hang there.
+    Threads are not copied to a forked process, so the library would hang in it.
 
     Attributes
     ----------

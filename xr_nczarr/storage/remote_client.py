@@ -185,7 +185,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
-        """Yield the response to each request.
+        """Yield the response to each request; see `Response`.
 
         A range with a negative start always extends to the end of the object. If a range extends
         beyond the end of the object, the response is shorter than requested.

@@ -254,7 +254,7 @@ class Store(ABC):
 
     @contextmanager
     def reading(self, key: str) -> Iterator[Read]:
-        """Yield a function that reads ranges of an object, given an offset and a length.
+        """Yield a function that takes an offset and a length, and reads that range of an object.
 
         The function returns None if the object does not exist. If the store can tell versions of
         the object apart, all calls read the same version, even if another writer replaces the
