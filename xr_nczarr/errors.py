@@ -102,9 +102,9 @@ class NczarrError(Exception):
 
 
 class ErrorContext:
-    """A context manager that adds fields, such as the key, to any `NczarrError` raised within it.
+    """A context manager that adds fields to any `NczarrError` raised in its ``with`` block.
 
-    Fields that already have a value are kept.
+    The fields are attributes of the error, such as `key`. Any field that has a value is kept.
     """
 
     __slots__ = ("_fields",)
@@ -141,7 +141,7 @@ class ChunkError(NczarrError, ValueError):
 
 
 class MissingChunkError(NczarrError, KeyError):
-    """A chunk is missing, and ``missing_chunks="raise"`` is set or there is no fill value."""
+    """A chunk is missing, and it has no fill value or ``missing_chunks="raise"`` is set."""
 
 
 class ReferenceSetError(NczarrError, ValueError):
@@ -208,8 +208,8 @@ def unexpected(value: object, expected: str, place: str | None) -> MetadataError
 def unknown(kind: str, name: str, names: Collection[str]) -> NotFoundError:
     """Build the error for a name that does not exist.
 
-    `kind` says what the name should refer to, such as a dimension. The message lists the existing
-    `names`, and suggests close matches.
+    `kind` says what the name should refer to, for example ``"dimension"``. The message lists the
+    existing `names`, and suggests close matches.
 
     Examples
     --------

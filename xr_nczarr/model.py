@@ -268,8 +268,8 @@ class ArrayNode:
         A NumPy scalar of `dtype`, or str or bytes for variable-length items. None if the fill value
         is undefined.
     codecs
-        The codecs from array to bytes, in encoding order. For an array in Fortran order, the first
-        codec is ``transpose``.
+        The codecs that convert an array to bytes, in encoding order. For an array in Fortran order,
+        the first codec is ``transpose``.
     chunk_keys
         The mapping from indices to the keys of stored objects (chunks or outermost shards).
     shards
