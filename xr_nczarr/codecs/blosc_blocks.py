@@ -28,13 +28,14 @@ def read_blosc_spans(
 ) -> list[Bytes] | None:
     """Return byte ranges of decoded Blosc data, decoding only the blocks that contain them.
 
-    Return None if the frame does not exist, or if decoding it as a whole is required or faster.
+    Return None if the frame does not exist, if it has to be decoded as a whole, or if decoding the
+    whole frame is faster.
 
     Parameters
     ----------
     read
-        Function that returns a byte range (start, length) of the frame, or None if the frame does
-        not exist.
+        Function that takes a start and a length in bytes, and returns this part of the frame. It
+        returns None if the frame does not exist.
     size
         Size of the decoded data in bytes.
     spans

@@ -1,6 +1,6 @@
 """Define the Zarr v3 codecs ``scale_offset`` and ``cast_value``.
 
-Both codecs are specified as registered extensions of Zarr. They return the exact results that the
+Both codecs are registered extensions of Zarr v3. They return exactly the results that their
 specifications define, and raise ChunkError where the specifications require an error.
 """
 
@@ -85,10 +85,11 @@ def build_scale_offset(request: StepRequest) -> Step:
 def _check_integers(
     values: Array, *, dtype: np.dtype[Any], offset: int, scale: int, decoding: bool
 ) -> None:
-    """Raise ChunkError if scaling and shifting integers would overflow their dtype.
+    """Raise ChunkError if scaling and shifting `values` would overflow the integer type `dtype`.
 
     Both operations are monotonic, so only the smallest and the largest value have to be checked. If
-    `decoding` is True, also raise ChunkError if a stored value is not a multiple of the scale.
+    `decoding` is True, `values` contains stored values. In that case, also raise ChunkError if any
+    of them is not a multiple of the scale.
     """
     if not values.size:
         return
@@ -170,18 +171,18 @@ def build_cast_value(request: StepRequest) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A conversion of numbers to another dtype: one direction of the ``cast_value`` codec.
+    """A function that converts numbers to another dtype, for one direction of ``cast_value``.
 
     Attributes
     ----------
     source, target
         Dtypes of the values before and after the conversion.
     rounding, out_of_range
-        Conversion rules, named as in the specification. If `out_of_range` is None, a value that is
-        out of range raises an error.
+        Conversion rules, named as in the specification. If `out_of_range` is None, a value outside
+        the range of the target dtype causes an error.
     pairs
         (value, result) pairs, which take precedence over the rules. If a value occurs in several
-        pairs, the first one is used.
+        pairs, the first of them is used.
     """
 
     source: np.dtype[Any]
@@ -266,11 +267,11 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Round values to floats by a rule other than NumPy's, which rounds half to even.
+    """Round numbers to floats by a rule other than ``nearest-even``, which is NumPy's only rule.
 
-    `values` contains the numbers before rounding, and `nearest` contains NumPy's results. A value
-    that overflowed to infinity in `nearest` can still round to the largest float if its magnitude
-    is below the first power of two that exceeds this float.
+    `values` contains the numbers before rounding, and `nearest` contains NumPy's results. NumPy
+    rounds numbers beyond the largest float to infinity. Other rules can round such a number to the
+    largest float, but only if its magnitude is below the next power of two.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES
@@ -307,9 +308,15 @@ def _number_type(flow: Flow) -> np.dtype[Any]:
 
 
 def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
-    """Convert the value of a parameter to a scalar of `dtype`.
+    """Convert the value of a codec parameter to a scalar of `dtype`.
 
-    The value is a number, the name of a special float, or a bit pattern such as ``"0x7fc00000"``.
+    `value` is a number, the name of a special float such as ``"NaN"``, or a bit pattern such as
+    ``"0x7fc00000"``. `name` is the name of the parameter, for error messages.
+
+    Raises
+    ------
+    MetadataError
+        If `value` is not a number that `dtype` can represent.
     """
     native = dtype.newbyteorder("=")
     try:

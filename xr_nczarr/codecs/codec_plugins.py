@@ -1,7 +1,8 @@
 """Use the codecs that other packages register with zarr-python.
 
 These packages declare entry points in the ``zarr.codecs`` group. zarr-python is imported only if
-the metadata names a codec that is in no other registry.
+the metadata names a codec that one of these packages provides. Codecs of this package, and codecs
+that are already registered with numcodecs, take precedence.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _GROUP = "zarr.codecs"
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
     """Return the entry point for a codec, or None if no installed package provides the codec.
 
-    Also return None for a codec that the metadata lists as a filter or compressor. Such a codec
-    has the interface of numcodecs (buffer in, buffer out), which zarr-python's codec classes do not
-    implement.
+    Also return None if the metadata lists the codec as a filter or compressor. In that case, the
+    codec must have the interface of numcodecs (buffer in, buffer out), which zarr-python's codec
+    classes do not have.
     """
     document = spec.document
     name = document.get("name") if isinstance(document, dict) else document
@@ -44,8 +45,8 @@ def _find_entry_point(name: str, _path: tuple[str, ...]) -> EntryPoint | None:
 def kind_of(name: str) -> str | None:
     """Return the kind of a codec that another package registers with zarr-python.
 
-    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if no
-    installed package provides the codec.
+    The kind states the input and output of the codec: ``"array-array"``, ``"array-bytes"`` or
+    ``"bytes-bytes"``. Return None if no installed package provides the codec.
     """
     entry_point = _find_entry_point(name, tuple(sys.path))
     if entry_point is None:
@@ -74,8 +75,8 @@ def _load(entry_point: EntryPoint) -> Any:
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """Build the `Step` for a codec class that implements zarr-python's interface.
 
-    The step checks the size of the decoded data. Encoded bytes may have any size up to the caller's
-    limit.
+    The step checks the size of the decoded data. If the codec produces bytes, their number is not
+    known in advance, and any size that `Flow.of_unknown_size` allows is accepted.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
@@ -92,7 +93,7 @@ def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
 
 
 class _Adapter:
-    """An adapter that turns a codec with zarr-python's interface into the functions of a `Step`."""
+    """An adapter that allows a `Step` to call a codec that implements zarr-python's interface."""
 
     def __init__(self, codec_class: Any, document: Any, flow: Flow) -> None:
         from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec

@@ -58,9 +58,14 @@ _MAX_MEMBERS = 100_000
 
 
 def build_compressor(request: StepRequest) -> Step:
-    """Build the `Step` for a numcodecs compressor.
+    """Build the `Step` for a compressor from numcodecs.
 
-    Each parameter of the compressor must have the same type as its default.
+    Raises
+    ------
+    MetadataError
+        If a parameter is unknown or invalid, or its type differs from the type of its default.
+    LimitError
+        If an LZMA filter requires too much memory.
     """
     name = request.spec.name
     defaults = request.construct(settings={"id": name}).get_config()
@@ -82,11 +87,11 @@ def _stream(
     make_decompressor
         Function that creates a decompressor.
     magic
-        Signature at the start of each compressed stream, if a chunk can consist of several streams
-        (as in gzip). None if only the first stream is decoded.
+        Signature at the start of each compressed stream, for formats such as gzip, in which a chunk
+        can consist of several streams. If `magic` is None, only the first stream is decoded.
     max_piece
-        Maximum number of bytes that one call to the decompressor may return. Only supported for
-        decompressors that have an `unconsumed_tail` attribute.
+        Maximum number of bytes that one call to the decompressor may return. A maximum is supported
+        only for decompressors that have an `unconsumed_tail` attribute.
     """
 
     def pieces(data: Buffer) -> Iterator[bytes]:
@@ -184,11 +189,11 @@ def _framed(
     measure: Callable[[Buffer], tuple[int | None, Buffer]],
     decompress: Callable[..., Any],
 ) -> Step:
-    """Build the `Step` for a compressor whose frames declare the size of their data.
+    """Build the `Step` for a compressor whose frames declare the size of the decoded data.
 
-    The size is checked before memory is allocated. The function `measure` takes the stored bytes,
-    and returns the declared size and the frame without trailing bytes. If `measure` has checked the
-    size itself, it may return None as the size.
+    The declared size is checked before memory is allocated. The function `measure` is called with
+    the stored bytes. It returns the declared size, and the frame without any bytes that follow it.
+    If `measure` has already checked the size itself, it may return None instead of the size.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -290,8 +295,8 @@ def _zstandard() -> Any:
 def _zstd_decoder() -> Callable[..., Any]:
     """Return a function that decodes Zstandard frames, optionally into an existing array.
 
-    Small frames are decoded with the ``zstandard`` package if it is installed, because numcodecs
-    creates a new context for each call.
+    If the ``zstandard`` package is installed, the function uses it to decode small frames. This
+    package can reuse a decompression context, whereas numcodecs creates a new one for each call.
     """
     by_numcodecs: Callable[..., Any] = zstd.decompress
     zstandard = _zstandard()
@@ -318,8 +323,11 @@ def _zstd_decoder() -> Callable[..., Any]:
 def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] | None:
     """Return a function that decodes several small chunks of `size` bytes in one call.
 
-    The function releases the GIL while it decodes. Return None for large chunks, or if the
-    ``zstandard`` package is not installed or does not support such calls.
+    The function releases the GIL while it decodes. It returns None if the chunks have to be decoded
+    one by one.
+
+    Return None instead of a function if `size` is large, zero or unknown, if the ``zstandard``
+    package is not installed, or if this package can decode only one chunk per call.
     """
     zstandard = _zstandard()
     if zstandard is None or not size or size > _ZSTD_BATCHED:
@@ -341,11 +349,14 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
     """Determine the size of consecutive Zstandard frames from their headers.
 
-    Return three byte counts: the total decoded size that the frames declare, an upper bound on the
-    decoded size, and the offset in `data` at which the frames end. The total is None if any of the
-    frames does not declare a size. Once the total reaches `expected`, any remaining bytes are
-    ignored. If `expected` is None, the headers of all frames are read. The format is described in
-    RFC 8878, section 3.1.
+    Return three numbers of bytes:
+
+    - The total decoded size that the frames declare, or None if a frame does not declare its size.
+    - An upper bound on the total decoded size.
+    - The position in `data` at which the last frame ends.
+
+    Once the declared size reaches `expected`, any remaining bytes are ignored. If `expected` is
+    None, the headers of all frames are read. The format is described in RFC 8878, section 3.1.
     """
     declared: int | None = 0
     bound = at = 0

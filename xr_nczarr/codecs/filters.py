@@ -1,4 +1,4 @@
-"""Define checksums and filters, which transform bytes or elements without compressing them."""
+"""Define checksums, and filters that transform bytes or elements without compressing them."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def build_shuffle(request: StepRequest) -> Step | None:
 def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
     """Merge byte planes into elements: plane *n* provides byte *n* of every element.
 
-    Short planes are copied all at once. Two long planes are merged by shifting 16-bit words, which
-    is vectorized and twice as fast as strided copies. If there are more planes, each of them is
-    copied with a stride.
+    If the planes are short, all of them are copied in a single operation. Two long planes are
+    merged by shifting 16-bit words, which is vectorized and twice as fast as strided copies. Three
+    or more long planes are copied one by one.
     """
     size, count = planes.shape
     elements = target.reshape(-1, size)
@@ -75,7 +75,7 @@ def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
 
 
 def build_typed(request: StepRequest) -> Step:
-    """Build the `Step` for a numcodecs filter that may store elements in a different dtype."""
+    """Build the `Step` for a numcodecs filter that can change the dtype, such as ``delta``."""
     spec, flow = request.spec, request.flow
     codec = request.construct()
     if spec.name == "astype":
@@ -135,7 +135,10 @@ def _tolerance(
 
 
 def build_bitround(request: StepRequest) -> Step:
-    """Build the `Step` that rounds floats during encoding. Decoding does not change them."""
+    """Build the `Step` for ``bitround``, which rounds floats when encoding.
+
+    Decoding returns the rounded floats unchanged.
+    """
     codec, flow = request.construct(), request.flow
     native = flow.dtype.newbyteorder("=")
 
@@ -147,7 +150,10 @@ def build_bitround(request: StepRequest) -> Step:
 
 
 def build_sized(request: StepRequest) -> Step:
-    """Build the `Step` for a codec whose encoded size depends only on the size of its input."""
+    """Build the `Step` for a codec whose encoded size depends only on the size of its input.
+
+    These codecs are the checksums, ``packbits`` and ``base64``.
+    """
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
         raise MetadataError(
@@ -166,7 +172,7 @@ def build_sized(request: StepRequest) -> Step:
         return step
 
     def decode(data: Buffer) -> Buffer:
-        """Verify the checksum, and return a view of the data, which numcodecs would copy."""
+        """Verify the checksum, and return a view of the data. numcodecs would return a copy."""
         stored = np.frombuffer(data, UINT8)
         at_end = codec.location == "end"
         body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])

@@ -44,10 +44,10 @@ class Flow:
     bound
         Maximum size in bytes.
     limited
-        Whether `bound` was set by the caller rather than derived from the shape of the chunk.
+        Whether `bound` depends on a limit that the user can raise, and not on the chunk's shape.
     rounded
-        Whether the elements are floats rounded by the ``bitround`` codec. numcodecs passes their
-        bits to the next codec as integers.
+        Whether the elements are floats rounded by the ``bitround`` codec. numcodecs passes the bits
+        of such floats to the next codec as integers.
     """
 
     chunk: str
@@ -60,16 +60,16 @@ class Flow:
 
     @property
     def count(self) -> int:
-        """Number of elements. For a stream of bytes, this is 1."""
+        """Number of elements. A stream of bytes counts as one element."""
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return a `Flow` for codec output that is an array of the given dtype and shape."""
+        """Return a `Flow` for a codec whose output is an array of this dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size, rounded=False)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return a `Flow` for codec output that is a stream of bytes.
+        """Return a `Flow` for a codec whose output is a stream of bytes.
 
         `size` is the number of bytes, or None if it depends on the values. `bound` is the maximum
         number of bytes.
@@ -85,11 +85,11 @@ class Flow:
         return self.stream(None, grown)
 
     def of_unknown_size(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return a `Flow` for codec output whose size is not known in advance.
+        """Return a `Flow` for a codec whose output can have any number of bytes.
 
-        The output may be as large as the caller's limit divided by `growth`, or 64 KiB if that is
-        larger. `growth` is the factor by which decoding may increase the size of the data in
-        memory.
+        `growth` is the factor by which decoding may increase the size of the data in memory. The
+        maximum number of bytes is ``limits.max_chunk_bytes`` divided by `growth`, but at least
+        64 KiB.
         """
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
@@ -103,7 +103,7 @@ class Flow:
         return elements if self.shape is None else elements.reshape(self.shape)
 
     def check_size(self, size: int, *, truncated: bool = False) -> None:
-        """Check the size of decoded data against the metadata and the caller's limit.
+        """Check that decoded data has the expected size and does not exceed the maximum size.
 
         `truncated` is True if decoding was stopped after `size` bytes although more data followed.
 
@@ -112,7 +112,7 @@ class Flow:
         ChunkError
             If the size contradicts the metadata.
         LimitError
-            If the size exceeds the caller's limit.
+            If the size exceeds a limit that the user can raise.
         """
         fits = size <= self.bound if self.size is None else size == self.size
         if fits:
@@ -151,8 +151,8 @@ class Step:
     Attributes
     ----------
     decode
-        Function that decodes bytes into a flat buffer of exactly the decoded size, or into an array
-        of Python objects.
+        Function that decodes bytes. It returns a flat buffer of exactly the decoded size, or an
+        array of Python objects.
     encode
         The inverse of `decode`.
     encoded
@@ -163,13 +163,13 @@ class Step:
     place
         Name of the step for error messages.
     tolerance
-        For a lossy filter, a function that returns how much decoded values may differ from the
-        original values. None for a lossless codec. If the filter itself rejects values that it must
-        not change, the function is `unlimited_tolerance`, and round trips are not checked.
+        For a lossy codec, a function that returns how much decoded values may differ from the
+        original values. For a lossless codec, None. If a codec itself raises an error for every
+        value that it must not change, the function is `unlimited_tolerance`.
     decode_many
         Function that decodes several buffers in one call, which is faster than separate calls. The
         function returns None if the buffers must be decoded one by one, for example because one of
-        them is damaged. The attribute is None if the codec has no such function.
+        them is damaged. If the codec has no such function, the attribute is None.
     """
 
     decode: Callable[..., Any]
@@ -182,9 +182,9 @@ class Step:
 
 
 def unlimited_tolerance(_: NDArray[Any]) -> float:
-    """Return infinity.
+    """Return infinity, which means that a codec may change values by any amount.
 
-    A `Step` with this function as its `tolerance` may change values by any amount.
+    If a codec chain contains a `Step` with this `tolerance`, round trips are not checked.
     """
     return math.inf
 
@@ -193,8 +193,8 @@ def unlimited_tolerance(_: NDArray[Any]) -> float:
 class StepRequest:
     """A request to build a `Step` for a codec.
 
-    `spec` describes the codec, `flow` describes the data before encoding, and `limits` contains the
-    caller's limits.
+    `spec` describes the codec, and `flow` describes the data before encoding. `limits` contains the
+    maximum sizes of chunks and items.
     """
 
     spec: CodecSpec
@@ -259,7 +259,7 @@ def _like(default: Any, value: Json, name: str) -> Json:
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:
-    """Build the `Step` for a numcodecs codec, adding a check of the decoded size.
+    """Build a `Step` that calls a numcodecs codec, and checks the size of the decoded data.
 
     `flow` describes the data before encoding, and `encoded` describes the encoded data.
     """
@@ -307,14 +307,15 @@ class ChunkCodec:
         Description of a chunk's stored bytes. Its `size` is None if the number of bytes depends on
         the values, for example because a codec compresses them.
     raw
-        Whether the chain has no codecs. In that case, the stored bytes are the elements in C order
-        with the array's dtype.
+        Whether chunks can be used without decoding. In that case, the stored bytes are the elements
+        in C order with the array's dtype.
     fills
         Whether the chain decodes directly into an array that the caller passes. Otherwise, the
         decoded data is copied to this array.
     lossy
-        Whether encoding may change values, but only by a limited amount. If so,
-        `check_round_trip` must be called after encoding.
+        Whether encoding may change values by a limited amount. If so, `check_round_trip` must be
+        called after encoding. If the amount is unlimited, values cannot be checked, and `lossy` is
+        False.
     decodes_many
         Whether `decode_many` is faster than decoding chunks one by one.
     """
@@ -341,12 +342,12 @@ class ChunkCodec:
         self.decodes_many = bool(steps) and steps[-1].decode_many is not None
 
     def decode_many(self, chunks: Sequence[Bytes | None]) -> tuple[ChunkCodec, list[Any]]:
-        """Decode several chunks in one call, but only with the last codec of the chain.
+        """Undo the last codec of the chain for several chunks in one call.
 
-        Return a new chain of the remaining codecs, and the partially decoded data of each chunk,
-        which is the input of the new chain. Missing chunks remain None. If the last codec cannot
-        decode several chunks at once, or if a chunk may be damaged, return `self` and the chunks
-        unchanged.
+        Return a new chain, which consists of the remaining codecs, and the partially decoded data
+        of each chunk. Missing chunks remain None. If fewer than two chunks are present, if the last
+        codec cannot decode several chunks at once, or if a chunk may be damaged, return `self` and
+        the chunks unchanged.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None
@@ -385,7 +386,7 @@ class ChunkCodec:
     def encode(self, chunk: NDArray[Any]) -> Bytes:
         """Encode the elements of a chunk to its stored bytes.
 
-        If there are no codecs, the result may be a view of the chunk's memory.
+        If no codec changes the data, the result may be a view of the chunk's memory.
 
         Raises
         ------
@@ -423,7 +424,7 @@ class ChunkCodec:
             )
 
     def check_stored_size(self, size: int) -> None:
-        """Raise ChunkError if `size` is not a valid size for a stored chunk, in bytes."""
+        """Raise ChunkError if a stored chunk of `size` bytes cannot be valid."""
         expected = self.encoded.size
         if expected is not None and size != expected:
             problem = (

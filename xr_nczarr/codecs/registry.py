@@ -81,24 +81,27 @@ def compile_codec(
     node
         Metadata of the array.
     limits
-        `limits.max_chunk_bytes` is the maximum size of a chunk.
+        `max_chunk_bytes` limits the size of a chunk, and `max_item_bytes` limits the size of a
+        variable-length item.
     custom
         Mapping from codec ids to codec classes with the numcodecs interface. These classes take
-        precedence over all other codecs. Pickled objects are refused unless there is a class for
-        ``pickle``.
+        precedence over all other codecs. Pickled objects are refused unless the mapping contains a
+        class for ``pickle``.
     plugins
         Whether to use Zarr v3 codecs that other packages register with zarr-python.
 
     Raises
     ------
     UnsupportedError
-        If a codec is unknown, or the dtype is not supported.
+        If a codec is unknown or cannot be imported, or if the dtype or a codec parameter is not
+        supported.
     RefusedError
         If the array uses the ``pickle`` codec, and `custom` contains no class for it.
     MetadataError
-        If a codec's configuration is invalid, or does not suit the elements to encode.
+        If a codec's configuration is invalid, or a codec cannot encode its input.
     LimitError
-        If a chunk is larger than `limits.max_chunk_bytes`.
+        If a chunk is larger than `limits.max_chunk_bytes`, or an LZMA filter requires too much
+        memory.
     """
     flow = flow_of(node.dtype, node.chunk_shape, limits)
     codec = compile_chain(node.codecs, flow, limits, custom or {}, plugins)
@@ -178,12 +181,14 @@ def _changes_fill(fill: Any, spec: CodecSpec, reason: str) -> ConflictError:
 
 
 def flow_of(dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits) -> Flow:
-    """Return a `Flow` that describes the decoded elements of a chunk of this dtype and shape.
+    """Return a `Flow` that describes the decoded elements of a chunk.
+
+    `dtype` and `shape` are those of the chunk.
 
     Raises
     ------
     LimitError
-        If a chunk is larger than `limits.max_chunk_bytes`.
+        If the chunk is larger than `limits.max_chunk_bytes`.
     UnsupportedError
         If `dtype` is a structured dtype with variable-length fields.
     """
@@ -241,7 +246,10 @@ def _contains_text(dtype: np.dtype[Any]) -> bool:
 
 
 def _unicode_check(flow: Flow) -> Step:
-    """Return a `Step` that changes nothing, but rejects decoded strings with invalid characters."""
+    """Build a `Step` that raises ChunkError if decoded strings are not valid Unicode.
+
+    The step does not change the data.
+    """
 
     def check(data: Any) -> Any:
         if not is_unicode(flow.elements(data)):
@@ -325,8 +333,9 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
 def registered_kind(name: str) -> str | None:
     """Return the kind of a codec that is available only as a plugin for zarr-python.
 
-    The kind is ``"array-array"``, ``"array-bytes"`` or ``"bytes-bytes"``. Return None if no plugin
-    provides the codec, or if the codec is available without a plugin.
+    The kind states the input and output of the codec: ``"array-array"``, ``"array-bytes"`` or
+    ``"bytes-bytes"``. Return None if no plugin provides the codec, or if the codec is available
+    without a plugin.
     """
     if name in _BUILT_IN or name in numcodecs_registry.codec_registry:
         return None
@@ -365,9 +374,9 @@ def _load_class(spec: CodecSpec) -> Any:
 
 
 def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
-    """Build the `Step` for a codec class from another package.
+    """Build the `Step` for an arbitrary codec class with the numcodecs interface.
 
-    The size of its encoded data is unknown.
+    The size of the encoded data is not known in advance.
     """
     encoded = request.flow.of_unknown_size(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

@@ -35,9 +35,10 @@ _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 def build_bytes(request: StepRequest) -> Step | None:
     """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
 
-    In memory, arrays of NumPy's own dtypes always have the stored byte order. Arrays of other
-    packages' dtypes have native byte order, because scalars assigned to byte-swapped arrays of such
-    dtypes are stored in the wrong byte order (NumPy with ml_dtypes 0.6).
+    Most arrays have the stored byte order in memory, so no bytes have to be swapped. Arrays whose
+    dtype is defined by another package are an exception: they always have native byte order in
+    memory. If such an array were byte-swapped, assigning a scalar to it would store the scalar in
+    the wrong byte order (NumPy with ml_dtypes 0.6).
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
@@ -89,7 +90,7 @@ def build_transpose(request: StepRequest) -> Step | None:
 def build_vlen(request: StepRequest) -> Step:
     """Build the `Step` for variable-length strings, byte strings or arrays.
 
-    Each item is preceded by its length, a 32-bit number.
+    In the encoded data, each item is preceded by its length, which is a 32-bit number.
     """
     flow, max_bytes = request.flow, request.limits.max_item_bytes
     if not flow.dtype.hasobject:
@@ -183,7 +184,10 @@ def _flatten(items: Json) -> list[Json]:
 
 
 def build_pickle(request: StepRequest) -> Step:
-    """Build the `Step` for pickled objects. The caller must have allowed the ``pickle`` codec."""
+    """Build the `Step` for pickled objects.
+
+    Call this function only if the user has allowed the ``pickle`` codec.
+    """
     settings = request.settings(protocol=pickle.HIGHEST_PROTOCOL)
     codec = SimpleNamespace(decode=pickle.loads, encode=partial(pickle.dumps, **settings))
     return wrap(codec, request.flow, request.flow.of_unknown_size(request.limits))
@@ -192,13 +196,14 @@ def build_pickle(request: StepRequest) -> Step:
 def build_categorize(request: StepRequest) -> Step:
     """Build the `Step` that stores each string as its position in a list of labels, counted from 1.
 
-    A string that is not in the list is stored as 0, which is decoded to an empty string.
+    A string that is not in the list is stored as 0, and decoded as an empty string.
     """
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         raise MetadataError(
-            f'codec parameters "dtype" ({quote(codec.dtype)}) and "astype" '
-            f"({quote(codec.astype)}) do not match the input ({flow.chunk})"
+            f'codec parameters "dtype" and "astype" are {quote(codec.dtype)} and '
+            f"{quote(codec.astype)}; expected the dtype of the input and an integer dtype "
+            f"({flow.chunk})"
         )
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
     return replace(step, tolerance=lambda _: 0)

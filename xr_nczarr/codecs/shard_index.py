@@ -23,8 +23,8 @@ _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 class ShardIndex:
     """The format of the index in each shard of an array.
 
-    Shards can be nested, with one `ShardIndex` per level. Above the innermost level, a shard
-    contains nested shards instead of chunks. Nested shards are also called inner chunks here.
+    If shards are nested, each level of nesting has its own `ShardIndex`. The inner chunks of a
+    shard are then the shards of the next level.
 
     Attributes
     ----------
@@ -33,8 +33,8 @@ class ShardIndex:
     start, length
         Byte range of the index in the shard. A negative start counts from the end of the shard.
     wrapped
-        Whether additional codecs encode each shard as a whole. If so, a shard must also be decoded
-        as a whole.
+        Whether additional codecs encode each shard as a whole. If so, inner chunks cannot be
+        decoded until the whole shard has been decoded with these codecs.
     """
 
     __slots__ = (
@@ -136,8 +136,8 @@ class ShardIndex:
     def assemble(self, parts: Mapping[tuple[int, ...], Bytes]) -> bytes:
         """Build a shard from its encoded inner chunks.
 
-        `parts` maps the grid indices of inner chunks to their bytes. All other inner chunks are
-        missing from the new shard.
+        `parts` maps the grid indices of inner chunks to their encoded bytes. The index marks all
+        other inner chunks as missing.
         """
         entries = np.full((*self.grid, 2), _MISSING)
         offset = self._floor
@@ -150,11 +150,17 @@ class ShardIndex:
         return b"".join([index, *bodies] if self._floor else [*bodies, index])
 
     def unwrap(self, data: Bytes) -> Bytes:
-        """Decode a stored shard with the codecs that encode it as a whole."""
+        """Decode a stored shard with the codecs that encode shards as a whole.
+
+        If the array has no such codecs, return a view of `data`.
+        """
         return memoryview(self._outer_codec.decode_buffer(data)).cast("B")
 
     def wrap(self, shard: Bytes) -> Bytes:
-        """Encode a shard with the codecs that encode it as a whole."""
+        """Encode a shard with the codecs that encode shards as a whole.
+
+        If the array has no such codecs, return a view of `shard`.
+        """
         return memoryview(self._outer_codec.encode_buffer(shard)).cast("B")
 
     def _misplaced(self, entries: NDArray[np.uint64], at: np.intp, where: str) -> ChunkError:
