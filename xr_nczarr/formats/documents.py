@@ -94,21 +94,25 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable object that is equal only for documents with equal values.
+        """A hashable object that stands for the document's value in a cache.
 
-        It is the stored data or, for a member of another document, the cache key of the value.
+        Documents with equal `content` have equal values. For a member of another document,
+        `content` is computed by `cache_key_of`. For any other document, it is the stored data.
         """
         return self._data
 
     def member(self, name: str, *, key: str | None = None) -> Document:
-        """Return a member's value as a separate document.
+        """Return a `Document` for the value of the member `name`.
 
-        `key` is the key of the new document, for error messages. None means this document's key.
+        `key` is the key of the new document, for error messages. By default, it is this document's
+        own key.
         """
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return the user attributes in a member, or in the whole document if `member` is None.
+        """Return the user attributes, which are the value of a member or the whole document.
+
+        `member` is the name of the member. None means the whole document.
 
         Raises
         ------
@@ -121,14 +125,14 @@ class Document:
         return Attributes(source.value, source.literal)
 
     def literal(self, name: str) -> str:
-        """Return the JSON text of a member, exactly as it appears in the document."""
+        """Return the JSON text of a member's value, exactly as it appears in the document."""
         strict, spans = self._members
         begin, end = spans[name]
         return strict.source[strict.locate(begin) : strict.locate(end)]
 
     @cached_property
     def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
-        """The document as strict JSON, and the (start, end) span of each member's value in it."""
+        """The document as valid JSON, and the (start, end) span of each member's value in it."""
         strict = strict_text(self._text())
         return strict, strict.members(0)
 
@@ -189,9 +193,9 @@ def render_json(value: Json) -> bytes:
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
     """Render a document with changes to some of its members.
 
-    `changes` maps the location of each changed member, a sequence of nested names, to its new
-    value. New members are appended to the object that contains them. The text of unchanged members
-    is kept verbatim.
+    `changes` contains the new value of each changed member. Its keys are the sequences of nested
+    names that lead to these members. New members are appended to the object that contains them. The
+    text of unchanged members is kept verbatim.
     """
     below: dict[str, dict[tuple[str, ...], Json]] = {}
     for (name, *names), value in changes.items():
@@ -221,9 +225,9 @@ def render_float(number: float) -> float | str:
 def cache_key_of(value: Json) -> Hashable:
     """Return a hashable cache key for a JSON value.
 
-    If two keys are equal, the values are equal and have the same types at every level. The converse
-    does not hold: the keys differ if, for example, equal objects list their members in a different
-    order. `render_json` has the same properties, but takes ten times as long.
+    Values with equal keys are equal, and have the same types at every level. Equal values can have
+    different keys, for example if two equal objects list their members in a different order. The
+    output of `render_json` could also serve as a key, but computing it takes ten times as long.
 
     Raises
     ------
@@ -296,7 +300,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 
 
 def read_chunk_shape(value: Json, place: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Parse the chunk shape of an array of the given `shape`.
+    """Parse the chunk shape of an array that has the shape `shape`.
 
     A chunk length of zero is allowed only along a dimension of length zero, and is replaced by one.
     `place` is the location of `value` in its document, for error messages.
@@ -347,7 +351,7 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 
 
 def check_consolidated_key(key: str, place: str) -> None:
-    """Raise MetadataError if a key in consolidated metadata could escape the store.
+    """Raise MetadataError if a key in consolidated metadata could lead outside the store.
 
     No segment of the key may be empty, ``.`` or ``..``. `place` is the member that contains `key`,
     for error messages.

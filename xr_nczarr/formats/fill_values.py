@@ -1,11 +1,11 @@
 """Parse and render the fill values of every Zarr version.
 
-The parsers accept the notations of
+The parsers accept the following notations:
 
-- Zarr v3: numbers, ``"NaN"``, ``"0x…"``, lists of bytes, pairs for complex numbers
-- the Zarr v3 draft: ``"0b…"``, ``"+Infinity"``
-- zarr-python: Base64, objects for structured dtypes, 0 as the fill value of any type
-- netCDF-C: characters as plain text, single-item lists
+- Zarr v3: numbers, ``"NaN"``, ``"0x…"``, lists of bytes, and pairs for complex numbers
+- the Zarr v3 draft: ``"0b…"`` and ``"+Infinity"``
+- zarr-python: Base64, objects for structured dtypes, and 0 as the default for any type
+- netCDF-C: plain text for characters, and lists of a single item
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infi
 def parse_v2_fill_value(
     value: Json, dtype: DType, *, type_name: Json = None, binary: bool = False
 ) -> Any:
-    """Parse a Zarr v1 or v2 fill value into a scalar, or into None if it is null.
+    """Parse a Zarr v1 or v2 fill value into a scalar. Return None if the fill value is null.
 
-    `type_name` is the data type in the document. It distinguishes netCDF characters, whose fill
-    values netCDF-C writes as plain text, from byte strings. A variable-length fill value is
-    returned as bytes if `binary` is True, and as a string otherwise.
+    `type_name` is the data type in the document. It shows whether one-byte items are netCDF
+    characters or byte strings. netCDF-C writes the fill values of characters as plain text. A
+    variable-length fill value is returned as bytes if `binary` is True, and as a string otherwise.
     """
     kind, character = dtype.kind, type_name in CHARACTERS
     # netCDF-C 4.8.0 writes a single-item list.
@@ -70,12 +70,13 @@ def parse_v2_fill_value(
 def parse_fill_value(
     value: Json | bytes, dtype: DType, *, text: bool = True, bytes_dtype: DType | None = None
 ) -> Any:
-    """Parse a fill value into a scalar of `dtype`, or into None if it is null.
+    """Parse a fill value into a scalar of `dtype`. Return None if the fill value is null.
 
-    Variable-length items are strings if `text` is True, and bytes otherwise. If the document
-    contains the bytes of the fill value, for example in Base64, `bytes_dtype` is their dtype,
-    including the byte order. By default, the bytes are little-endian, as v3 prescribes, regardless
-    of the byte order that the codecs use.
+    Variable-length items are strings if `text` is True, and bytes otherwise.
+
+    Some notations, such as Base64, encode the bytes of the fill value. These bytes have the dtype
+    `bytes_dtype`, including its byte order. By default, they are little-endian, as Zarr v3
+    prescribes, regardless of the byte order that the codecs use.
     """
     if value is None:
         return None
@@ -133,7 +134,7 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 
 
 def _parse_bits(value: Json, size: int) -> bytes | None:
-    """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes.
+    """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes, with the most significant byte first.
 
     Return None if the value has a different form, or if its number of digits does not match `size`.
     """
@@ -183,8 +184,8 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: Json = None) -> Json:
     """Render a scalar as a Zarr v1 or v2 ``fill_value``. None becomes null.
 
-    `type_name` is the data type in the document. A netCDF character becomes plain text if it is
-    ASCII.
+    `type_name` is the data type in the document. It shows whether a one-byte item is a netCDF
+    character. ASCII characters are written as plain text, and all other byte strings as Base64.
     """
     if type_name in CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()
@@ -215,7 +216,8 @@ def render_fill_value(value: Any, dtype: DType, data_type: Json = None) -> Json:
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
     """Render a scalar as JSON.
 
-    If `exact` is True, a NaN whose bit pattern differs from that of ``np.nan`` becomes ``"0x…"``.
+    By default, every NaN becomes ``"NaN"``. If `exact` is True, a NaN whose bit pattern differs
+    from that of ``np.nan`` becomes ``"0x…"`` instead.
     """
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -1,6 +1,6 @@
 """Define `Format`, the common interface to the documents and keys of every Zarr version.
 
-The nodes that a format parses form a `Hierarchy`.
+The groups and arrays of a store, parsed by its `Format`, form a `Hierarchy`.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Parsing:
 class Change(NamedTuple):
     """A new value for one member of a node's metadata.
 
-    `holder` names the attribute of the node object that contains the member: ``"attributes"``,
+    `holder` is the name of the field of `node` that contains the member: ``"attributes"``,
     ``"members"`` or ``"sidecars"``. `member` is the sequence of nested names that leads to the
-    value within this attribute.
+    member within this field.
     """
 
     node: Node
@@ -87,13 +87,14 @@ class Format(ABC):
     is_rare
         Whether a store is checked for this version only after the common versions are ruled out.
     has_groups
-        Whether groups have documents.
+        Whether groups have documents of their own.
     implies_groups
         Whether a directory without documents is a group.
     has_filters
         Whether an array can have codecs other than a single compressor.
     has_shards
-        Whether a stored object can contain several chunks, and chunks can differ in shape.
+        Whether the version supports shards (stored objects that contain several chunks) and
+        rectilinear chunk grids (whose chunks differ in shape).
     has_sidecars
         Whether a node can have sidecars: additional hidden documents, as in netCDF-C 4.8.0.
     has_dimension_names
@@ -101,8 +102,8 @@ class Format(ABC):
     mixes_byte_orders
         Whether the fields of a structured type can differ in byte order.
     requires_fill_value
-        Whether every array must have a fill value. If so, a fill value does not imply that the
-        array has missing values.
+        Whether every array must have a fill value. If so, the fill value of an array does not imply
+        that values of the array are missing.
     separates_attributes
         Whether a node's attributes are stored in a separate document.
     separates_compressor
@@ -110,7 +111,7 @@ class Format(ABC):
     chunk_key_encodings
         Names of the encodings that `chunk_keys` accepts.
     deflate
-        Name of the DEFLATE codec that readers of this version support.
+        Name of the DEFLATE codec that readers of this version support: ``"zlib"`` or ``"gzip"``.
     """
 
     version: ClassVar[str]
@@ -137,7 +138,7 @@ class Format(ABC):
     def root_keys(self) -> tuple[str, ...]:
         """Return the keys that identify a store of this version.
 
-        The key that is written last comes first.
+        They are listed in reverse write order: the document with the first key is written last.
         """
         consolidated = () if self.consolidated_key is None else (self.consolidated_key,)
         return tuple(dict.fromkeys((*consolidated, *self.node_keys("/"))))
@@ -186,9 +187,9 @@ class Format(ABC):
         return prefixes
 
     def node_path(self, folder: str) -> str | None:
-        """Return the path of the node whose keys are in `folder`.
+        """Return the path of the node to which the keys in `folder` belong.
 
-        Return None if several nodes have keys in this folder.
+        Return None if the keys in this folder can belong to several nodes.
         """
         return f"/{folder}"
 
@@ -205,8 +206,8 @@ class Format(ABC):
         """Return the variant of this format that a store uses, based on its root documents.
 
         The draft of Zarr v3 exists in two variants, whereas each other version has only one. If
-        `data_type_fallback` is True, the returned variant reads unknown data types as their
-        fallback types, provided that this Zarr version defines fallback types.
+        `data_type_fallback` is True, the returned variant reads an unknown data type as the
+        fallback type that the array declares. Only the draft of Zarr v3 defines fallback types.
         """
         return self
 
@@ -221,8 +222,8 @@ class Format(ABC):
         """Parse the node at `path`, or return None if `documents` contains no such node.
 
         If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
-        cache of arrays, keyed by the content of their documents, because many arrays have equal
-        documents. Newly parsed arrays are added to it in place.
+        cache of arrays, keyed by the content of their documents. It saves time if many arrays have
+        equal documents. Newly parsed arrays are added to this cache.
         """
         kind: NodeKind = "array"
         key = self.document_key(path, kind)
@@ -267,7 +268,10 @@ class Format(ABC):
         return {key: render_json(value) for key, value in self._render(node).items()}
 
     def _check_features(self, node: ArrayNode) -> None:
-        """Raise UnsupportedError if this version lacks the shards, grid or chunk keys of a node."""
+        """Raise UnsupportedError if an array has a feature that this Zarr version does not support.
+
+        The features checked are shards, rectilinear chunk grids and chunk keys.
+        """
         keys, separator = node.chunk_keys, node.chunk_keys.separator
         storable = [
             self.chunk_keys(node.path, encoding=encoding, separator=separator)
@@ -310,7 +314,10 @@ class Format(ABC):
             return self._expand_consolidated(document)
 
     def _expand_consolidated(self, document: Document) -> dict[str, Document] | None:
-        """Split the document whose key is `consolidated_key`; see `expand_consolidated`."""
+        """Split the document with the key `consolidated_key` into a dict mapping keys to documents.
+
+        Return None if the document does not contain consolidated metadata.
+        """
         return None
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -345,10 +352,10 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects
-        Mapping from the keys of objects (including metadata documents) to the bytes to restore,
-        because a write that replaces chunks was not finished. None stands for an object that did
-        not exist. The mapping is empty if there is no such write, or if the objects must not be
-        restored.
+        Mapping from keys to the previous bytes of objects (including metadata documents) that an
+        unfinished write may have replaced. None stands for an object that did not exist. Readers
+        use the previous bytes instead of the current ones. The mapping is empty if there is no
+        unfinished write that replaces chunks, or if the objects must not be restored.
     documents
         Mapping from keys to the bytes of metadata documents, or to None for a document that does
         not exist. It is empty unless the store was opened for writing.

@@ -172,8 +172,8 @@ def _rewrite(source: str) -> StrictText:
         done = end
         if len(shifts) > _MAX_REWRITTEN:
             raise MetadataError(
-                f"the document contains more than {_MAX_REWRITTEN:,} values that are not "
-                "valid JSON and that only netCDF-C accepts"
+                f"the document contains more than {_MAX_REWRITTEN:,} values in nonstandard "
+                "notation that only netCDF-C accepts"
             )
     pieces.append(source[done:])
     return StrictText("".join(pieces), source, shifts)

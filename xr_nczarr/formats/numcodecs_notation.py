@@ -19,8 +19,8 @@ POINTER_BYTES = 8
 def parse_codecs(value: Json, place: str, itemsize: int) -> tuple[CodecSpec, ...]:
     """Parse a codec or a list of codecs in numcodecs notation. None means no codecs.
 
-    If a shuffle codec has element size 0, which netCDF-C writes, `itemsize` (in bytes) is used
-    instead. If it has no element size, the numcodecs default is used.
+    netCDF-C can write a shuffle codec with an element size of 0. In that case, `itemsize` (in
+    bytes) is used instead. If a shuffle codec has no element size, it is 4, as in numcodecs.
     """
     listed = [] if value is None else value if isinstance(value, list) else [value]
     specs = []
@@ -36,9 +36,13 @@ def parse_codecs(value: Json, place: str, itemsize: int) -> tuple[CodecSpec, ...
 def converted(name: str, configuration: dict[str, Json], place: str) -> dict[str, Json]:
     """Convert a codec's configuration to numcodecs notation.
 
-    Three other notations are recognized: integers written as strings (by netCDF-C), GDAL's notation
-    for ``lzma``, and Zarr v3's notation for ``blosc``, which VirtualiZarr writes even in v2
-    metadata. Any other configuration is returned unchanged.
+    The following notations are converted:
+
+    - Integers that netCDF-C writes as strings.
+    - GDAL's notation for ``lzma``.
+    - Zarr v3's notation for ``blosc``, which VirtualiZarr writes even in v2 metadata.
+
+    Any other configuration is returned unchanged.
     """
     if name in _NETCDF_CODECS:
         configuration = {key: _as_integer(value) for key, value in configuration.items()}

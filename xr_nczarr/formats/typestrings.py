@@ -37,7 +37,9 @@ def parse_data_type(value: Json, place: str = "dtype") -> DType:
     ------
     UnsupportedError
         If the type is not supported. An example is ``"|J0"``, which netCDF-C uses for JSON
-        attributes, and which Zarr v2 does not define.
+        attributes, although Zarr v2 does not define it.
+    MetadataError
+        If `value` is neither a string nor a valid list of fields.
     LimitError
         If an item is larger than 16 MiB.
     """
@@ -108,7 +110,8 @@ def check_size(size: int, value: Json, place: str) -> None:
 def render_data_type(dtype: DType, stored: Json = None) -> Json:
     """Render a dtype as a typestring or a list of fields.
 
-    If `stored`, the data type in the array's original metadata, describes `dtype`, return `stored`.
+    `stored` is the data type in the array's original metadata. If this type still describes
+    `dtype`, return it unchanged.
 
     Raises
     ------
@@ -133,9 +136,10 @@ def render_data_type(dtype: DType, stored: Json = None) -> Json:
 
 
 def describes(stored: Json, dtype: DType, parse: Callable[[Json], DType]) -> bool:
-    """Return whether `parse` converts the data type `stored` to `dtype`.
+    """Return whether parsing the data type `stored` with the function `parse` yields `dtype`.
 
-    Return False if `parse` fails, for example if `stored` is None or in another version's notation.
+    Return False if `stored` cannot be parsed. For example, it can be None, or use the notation of
+    another Zarr version.
     """
     try:
         return parse(stored) == dtype

@@ -64,7 +64,7 @@ class V2(Format):
         return not documents.keys().isdisjoint((_CONSOLIDATED, *self.node_keys(path)[:2]))
 
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse a node.
+        """Parse the documents of an array or a group.
 
         Hidden documents that Zarr v2 does not define, such as those of netCDF-C 4.8.0, become the
         node's `sidecars`.
@@ -127,7 +127,7 @@ class V2(Format):
         return {key: _parse_member(inner, key, value) for key, value in held.items()}
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render ``.zmetadata`` from `documents`, whose text is copied unchanged."""
+        """Render ``.zmetadata``, copying the text of the Zarr v2 documents in `documents`."""
         held = (
             b"%b: %b" % (render_json(key), _checked(key, data))
             for key, data in documents.items()
@@ -140,8 +140,9 @@ class V2(Format):
 def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
     """Return the mapping from chunk indices to keys for the array at `path`.
 
-    Pass an empty `separator` if the metadata does not declare one. This package then tries
-    ``.`` first and ``/`` second, because arrays that declare no separator can use either.
+    `separator` is the separator that the metadata declares. If the metadata declares none, pass an
+    empty string. Chunks are then looked up with ``.`` first and with ``/`` second, because arrays
+    that declare no separator can use either.
     """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")
@@ -206,7 +207,7 @@ def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
     Raises
     ------
     UnsupportedError
-        If neither Zarr v2 nor v1 can represent the array.
+        If Zarr v2 cannot represent the array. In this case, Zarr v1 cannot represent it either.
     """
     codecs = node.codecs
     transposed = bool(codecs) and codecs[0].place == "order"

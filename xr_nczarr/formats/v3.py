@@ -63,9 +63,9 @@ class V3(Format):
         return _chunk_keys(path, encoding or "default", separator or "/")
 
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
-        """Return whether the node at `path` has a ``zarr.json`` that follows the final v3 spec.
+        """Return whether the node at `path` has a ``zarr.json`` that does not follow the v3 draft.
 
-        A ``zarr.json`` that follows the draft of v3 is not recognized.
+        Such a document is parsed according to the final v3 spec, even if it is invalid.
         """
         (key,) = self.node_keys(path)
         if key not in documents:
@@ -164,10 +164,10 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 
 
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
-    """Parse the metadata of an array, except its attributes, as if it were a root array.
+    """Parse the metadata of an array, except its attributes.
 
-    The caller caches the result, and copies it with `ArrayNode.at_path` for each array with equal
-    metadata.
+    The returned node has the path of the root. The caller caches this node. For each array with
+    equal metadata, `ArrayNode.at_path` then creates a copy with the array's own path.
     """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
@@ -203,12 +203,12 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Parse a chunk grid, and return the shape of its largest chunk and its runs of chunks.
+    """Parse a chunk grid. Return the shape of its largest chunk, and its runs if it is rectilinear.
 
-    In a sharded array, the chunks of the grid are the shards. A run is a (length, count) pair, and
-    represents consecutive chunks of equal length along a dimension. A rectilinear grid has a tuple
-    of runs for each dimension. A regular grid has no runs, because all its chunks have the same
-    shape.
+    A run is a (length, count) pair, which represents consecutive chunks of equal length along a
+    dimension. A rectilinear grid has a tuple of runs for each dimension. For a regular grid, the
+    tuple of runs is empty, because all chunks have the same shape. In a sharded array, the chunks
+    of the grid are the shards.
     """
     name, configuration = read_definition(value, "chunk_grid")
     place = "chunk_grid.configuration"

@@ -73,7 +73,7 @@ _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 class Chain(NamedTuple):
-    """The parsed ``codecs`` of an array. The fields have the same meaning as in `ArrayNode`."""
+    """The parsed ``codecs`` of an array, as values for the `ArrayNode` fields of the same names."""
 
     chunk_shape: tuple[int, ...]
     codecs: tuple[CodecSpec, ...]
@@ -96,11 +96,12 @@ def _parse_level(
 ) -> Chain:
     """Parse a list of codecs, including the codecs of nested shards.
 
-    `shape` is the shape of a shard or chunk at this level of nesting. `order` contains the axis of
-    the array for each axis of the codecs' input. The axes are permuted if a ``transpose`` precedes
-    an outer ``sharding_indexed``.
+    `shape` is the shape of a shard or chunk at this level of nesting. If a ``transpose`` precedes
+    an outer ``sharding_indexed``, the axes of the codecs' input are in a different order from those
+    of the array. `order` contains the array's axis that corresponds to each axis of the input.
 
-    The byte order stays in the ``bytes`` codec until `move_byte_order` moves it to the dtype.
+    The byte order remains a parameter of the ``bytes`` codec. `move_byte_order` later moves it to
+    the dtype.
 
     This package applies codecs that precede ``sharding_indexed`` to each inner chunk instead of to
     the whole shard. It therefore supports such codecs only if they reorder elements or convert each
@@ -201,7 +202,7 @@ def parse_spec(
     `place` is the location of the codec in its document, `rank` is the number of dimensions of the
     array, and `document` is the codec's JSON. `itemsize` is the size in bytes of the array's items,
     which is the default element size of the shuffle codec, as in zarr-python. The ``bytes`` codec
-    keeps its ``endian``, which `move_byte_order` later moves to the dtype if possible.
+    keeps its parameter ``endian``, which `move_byte_order` later moves to the dtype if possible.
     """
     if name == "endian":  # the name of ``bytes`` in the draft, and in v3 until the end of 2023
         name = "bytes"
@@ -293,7 +294,7 @@ def byte_order(dtype: DType) -> str | None:
 
 
 def render_chain(node: ArrayNode) -> list[Json]:
-    """Render the ``codecs`` of an array, converting those from other Zarr versions to v3."""
+    """Render the ``codecs`` of an array, converting codecs from other Zarr versions to v3."""
     specs = with_bytes(node.codecs)
     names = [spec.name for spec in specs]
     if node.dtype.kind == "O" and "bytes" in names:
@@ -321,9 +322,9 @@ def render_chain(node: ArrayNode) -> list[Json]:
 
 
 def _is_from_v3(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document.
+    """Return whether a codec was parsed from a v3 document, which still contains its JSON.
 
-    If so, its JSON can be rendered unchanged.
+    The JSON of such a codec can be rendered unchanged.
     """
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
@@ -331,7 +332,7 @@ def _is_from_v3(spec: CodecSpec) -> bool:
 
 
 def _is_foreign(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document, but is unknown to this package."""
+    """Return whether a codec is unknown to this package, and was parsed from a v3 document."""
     if spec.name in _KINDS or not _is_from_v3(spec):
         return False
     return not read_definition(spec.document, spec.place)[0].startswith(_NUMCODECS)
@@ -341,8 +342,8 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
     """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
     `kinds` maps the name of each codec from another package to ``"array-array"``,
-    ``"array-bytes"`` or ``"bytes-bytes"``. The result contains these codecs with their v3 JSON as
-    `CodecSpec.document`.
+    ``"array-bytes"`` or ``"bytes-bytes"``. In the returned chain, the `document` of these codecs is
+    their v3 JSON.
     """
     every_kind = _check_order(specs, kinds)
     chain = []
@@ -389,8 +390,9 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 def check_byte_order(spec: CodecSpec, dtype: DType, version: str) -> None:
     """Raise UnsupportedError if a codec is configured for big-endian numbers of type `dtype`.
 
-    Such a configuration cannot be represented, because in v3 and its draft, codecs before the
-    array-to-bytes codec process numbers in native byte order.
+    Zarr v3 and its draft cannot represent such a configuration. In these versions, codecs before
+    the array-to-bytes codec always process numbers in native byte order. `version` is the name of
+    the Zarr version to show in the message.
     """
     configured = spec.configuration.get(_DECODED_DTYPES.get(spec.name, ""))
     if dtype.byteorder == ">" and configured == dtype.str:
@@ -440,7 +442,10 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
 
 
 def _render_numbers(value: Any) -> Json:
-    """Convert the configuration of a codec with numeric parameters, or a nested value, to JSON."""
+    """Convert all NumPy scalars and special floats in a codec's configuration to JSON values.
+
+    `value` is the whole configuration, or a part of it.
+    """
     if isinstance(value, Mapping):
         return {name: _render_numbers(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -72,7 +72,7 @@ def unsupported(kind: str, name: object, place: str | None) -> UnsupportedError:
 
 
 def parse_data_type(value: Json, place: str = "data_type") -> DType:
-    """Parse a v3 ``data_type``.
+    """Parse a v3 ``data_type`` into a dtype.
 
     The data types of the specification, its extension registry and zarr-python are supported.
     """
@@ -158,9 +158,9 @@ def _parse_field(field: Json, place: str) -> Json:
 def render_data_type(dtype: DType, stored: Json = None, *, text: bool = True) -> Json:
     """Render a dtype as a v3 ``data_type``, ignoring its byte order.
 
-    If `stored`, the data type in the array's original metadata, describes `dtype`, return `stored`.
-    Variable-length items are rendered as a string type if `text` is True, and as a bytes type
-    otherwise.
+    `stored` is the data type in the array's original metadata. If this type still describes
+    `dtype`, return it unchanged. Variable-length items are rendered as a string type if `text` is
+    True, and as a bytes type otherwise.
     """
     little = dtype.newbyteorder("<")
     is_described = typestrings.describes(stored, little, parse_data_type)

@@ -347,7 +347,8 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
 def render_data_type(dtype: DType, stored: Json = None) -> Json:
     """Render a dtype as a ``data_type`` of the Zarr v3 draft.
 
-    If `stored`, the data type in the array's original metadata, describes `dtype`, return `stored`.
+    `stored` is the data type in the array's original metadata. If this type still describes
+    `dtype`, return it unchanged.
 
     Otherwise, numeric types are rendered by name without a byte order, raw bytes by a name such as
     ``r16``, and all other types as an extension with a typestring. If the extension has a fixed
@@ -421,7 +422,7 @@ def _parse_codec(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
 def _render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
     """Render the members ``chunk_memory_layout`` and ``codecs`` of an array's metadata.
 
-    `declared` is the dtype rendered as ``data_type``. If its byte order differs
+    `declared` is the dtype that the rendered ``data_type`` describes. If its byte order differs
     from that of the node's dtype, an ``endian`` codec is added.
     """
     specs = list(node.codecs)
