@@ -1,8 +1,8 @@
 """Use the codecs that other packages register with zarr-python.
 
 These packages declare entry points in the ``zarr.codecs`` group. zarr-python is imported only if
-the metadata names a codec that one of these packages provides. Codecs of this package, and codecs
-that are already registered with numcodecs, take precedence.
+the metadata names a codec that one of them provides. Codecs that are built into xr_nczarr or
+registered with numcodecs take precedence.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def build_bitround(request: StepRequest) -> Step:
 def build_sized(request: StepRequest) -> Step:
     """Build the `Step` for a codec whose encoded size depends only on the size of its input.
 
-    These codecs are the checksums, ``packbits`` and ``base64``.
+    Such codecs are ``packbits``, ``base64`` and all checksums.
     """
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):

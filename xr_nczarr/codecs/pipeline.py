@@ -480,7 +480,8 @@ class ChunkCodec:
 def _is_codec_failure(error: BaseException) -> bool:
     """Return whether an exception means that a codec rejected its data or configuration.
 
-    Codecs written in Rust raise PanicException, which does not derive from `Exception`.
+    Any `Exception` has this meaning, except MemoryError and ImportError. Codecs written in Rust
+    also raise PanicException, which does not derive from `Exception`.
     """
     if isinstance(error, Exception):
         return not isinstance(error, MemoryError | ImportError)

@@ -299,8 +299,9 @@ def _place(spec: CodecSpec) -> str:
 def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
     """Return the function that builds a codec.
 
-    Codecs passed by the caller take precedence, followed by those of this package, those registered
-    with numcodecs, plugins for zarr-python, and finally plugins for numcodecs.
+    If several codecs have the same name, they take precedence in this order: codecs passed by the
+    caller, codecs of this package, codecs registered with numcodecs, plugins for zarr-python (if
+    `plugins` is True), and plugins for numcodecs.
     """
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
