@@ -300,7 +300,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 
 
 def read_chunk_shape(value: Json, place: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Parse the chunk shape of an array that has the shape `shape`.
+    """Parse the chunk shape of an array whose shape is `shape`.
 
     A chunk length of zero is allowed only along a dimension of length zero, and is replaced by one.
     `place` is the location of `value` in its document, for error messages.

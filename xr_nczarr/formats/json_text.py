@@ -41,7 +41,7 @@ _GAP = re.compile(r"[ \t\n\r]*[{:,]?[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class StrictText:
-    """The text of a document as valid JSON, with a mapping from its positions to the stored text.
+    """A document's text converted to valid JSON, with a mapping of positions to the stored text.
 
     Attributes
     ----------

@@ -277,7 +277,7 @@ def move_byte_order(
 
 
 def byte_order(dtype: DType) -> str | None:
-    """Return the byte order of a dtype: ``"little"``, ``"big"``, or None if it has none.
+    """Return ``"little"`` or ``"big"``, or None if `dtype` has no byte order (such as ``uint8``).
 
     Raises
     ------
@@ -322,7 +322,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
 
 
 def _is_from_v3(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document, which still contains its JSON.
+    """Return whether a codec was parsed from a v3 document.
 
     The JSON of such a codec can be rendered unchanged.
     """
@@ -344,6 +344,11 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
     `kinds` maps the name of each codec from another package to ``"array-array"``,
     ``"array-bytes"`` or ``"bytes-bytes"``. In the returned chain, the `document` of these codecs is
     their v3 JSON.
+
+    Raises
+    ------
+    UnsupportedError
+        If v3 does not allow the order of the codecs.
     """
     every_kind = _check_order(specs, kinds)
     chain = []
@@ -377,7 +382,7 @@ def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[s
 
 
 def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
-    """Insert the ``bytes`` codec after the array-to-array and before the bytes-to-bytes codecs.
+    """Insert the ``bytes`` codec between the array-to-array codecs and the bytes-to-bytes codecs.
 
     A chain that already has an array-to-bytes codec, or an unknown codec, is returned unchanged.
     """

@@ -39,7 +39,7 @@ _STRUCTURED = ("structured", "struct")
 
 
 def read_definition(value: Json, place: str) -> tuple[str, dict[str, Json]]:
-    """Parse a v3 extension definition (of a codec, for example) into its name and configuration.
+    """Parse the v3 definition of an extension, such as a codec, into a name and a configuration.
 
     `value` is an object with ``name`` and ``configuration`` members, or only the name if the
     configuration is empty. `place` is its location in the document.
