@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,6 +44,22 @@ def test_cached_files_removed_while_in_use_are_not_treated_as_missing_objects(
     for fetched in (wrapper.fetch(["a"]), wrapper.fetch_ranges([ByteRange("a", 0, 1)])):
         with pytest.raises(StorageError, match="removed while it was in use"):
             list(fetched)
+
+
+def test_temporary_cache_folder_remains_while_a_variant_of_the_store_uses_it(
+    tmp_path: Path,
+) -> None:
+    source = LocalStore(str(tmp_path))
+    source.put([("a", b"12345678")])
+    original = CachingStore(source, "url")
+    folder = Path(original._cache.root)
+    variant = original.bounded(100).probing()
+    del original
+    assert list(variant.fetch(["a"])) == [b"12345678"]
+    assert list(folder.iterdir())
+    assert pickle.loads(pickle.dumps(variant))._cache.root != str(folder)
+    del variant
+    assert not folder.exists()
 
 
 @pytest.mark.filterwarnings("ignore:.*FileIO:pytest.PytestUnraisableExceptionWarning")  # fsspec

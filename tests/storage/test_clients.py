@@ -36,8 +36,8 @@ from xr_nczarr.errors import (
     UnsupportedError,
 )
 from xr_nczarr.storage import ByteRange, RemoteStore, Retry, clients
-from xr_nczarr.storage.aws import bucket_region
-from xr_nczarr.storage.clients import connection
+from xr_nczarr.storage.aws import bucket_region, s3_arguments
+from xr_nczarr.storage.clients import NoEquivalentError, connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.obstore_client import ObstoreClient, process
 from xr_nczarr.storage.retries import storage_error
@@ -214,6 +214,16 @@ def test_aws_profiles_are_read_by_botocore(
     with (tmp_path / ".aws/config").open("a") as file:
         file.write("s3 =\n  addressing_style = virtual\n")
     assert library_of(S3, options) == "fsspec"
+
+
+def test_aws_profile_cannot_be_read_by_obstore_if_botocore_is_not_installed(
+    environment: pytest.MonkeyPatch,
+) -> None:
+    environment.setenv("AWS_PROFILE", "me")
+    for module in ("botocore", "botocore.exceptions", "botocore.session"):
+        environment.setitem(sys.modules, module, None)
+    with pytest.raises(NoEquivalentError, match="botocore is not installed"):
+        s3_arguments({})
 
 
 def test_aws_credentials_are_read_from_environment_variables(

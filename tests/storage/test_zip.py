@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import warnings
@@ -26,6 +27,7 @@ from xr_nczarr.errors import (
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, LocalStore, ZipStore
 from xr_nczarr.storage.keys import children_of
+from xr_nczarr.storage.memory import MemoryStore
 
 
 def write(path: Path, entries: list[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> Path:
@@ -252,6 +254,17 @@ def test_uncompressed_zip_entries_are_addressable_by_byte_range(tmp_path: Path) 
     assert path.read_bytes()[offset : offset + length] == b"12345"
     with pytest.raises(UnsupportedError, match="is compressed"):
         store.addresses(["a/0", "a/1"])
+    assert store.addresses(["a/0", "a/9"]).keys() == {"a/0"}
+
+
+def test_zip_file_in_memory_has_no_addresses() -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as file:
+        file.writestr(".zgroup", b"{}")
+        file.writestr("a/0", b"12345")
+    store = ZipStore(MemoryStore({"x.zip": content.getvalue()}), "x.zip")
+    assert fetch(store, "a/0") == [b"12345"]
+    assert store.addresses(["a/0"]) == {}
 
 
 def test_zip_file_with_leading_data_is_read(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ _FINER_UNITS = ("hours", "minutes", "seconds", "milliseconds", "microseconds")
 _NAT_ENCODING = "a _FillValue or the dtype float64 in the encoding"
 _OTHER_ENCODING = "another _FillValue or dtype in the encoding"
 _FLOAT_ENCODING = "the dtype float64 in the encoding"
-_PASS = "Pass {}, or call drop_encoding() to discard the encoding inherited from the source"
+_REMEDY = "Pass {}, or call drop_encoding() to discard the encoding inherited from the source"
 
 
 def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
@@ -129,7 +129,7 @@ def encode_times(
             change = _OTHER_ENCODING
         else:
             change = _FLOAT_ENCODING
-        remedy = _PASS.format(change) if is_new else f"Write a new store with {change}"
+        remedy = _REMEDY.format(change) if is_new else f"Write a new store with {change}"
         raise misfit(f"the time {time}", encoding, dtype, remedy, name)
     return as_type(np.asarray(encoded.data), dtype)
 
@@ -144,7 +144,7 @@ def _checked_times(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any]
     if not same.all():
         change = _NAT_ENCODING if fill_value_of(encoding) is None else _OTHER_ENCODING
         time = times[~same][0]
-        raise misfit(f"the time {time}", encoding, encoded.dtype, _PASS.format(change), name)
+        raise misfit(f"the time {time}", encoding, encoded.dtype, _REMEDY.format(change), name)
     return times.astype(dtype, copy=False)
 
 

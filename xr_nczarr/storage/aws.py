@@ -208,9 +208,9 @@ def _region(profile: str | None) -> str | None:
     NoEquivalentError
         If the profile cannot be read, or contains settings other than credentials and a region.
     """
+    session = _session(profile)
     from botocore.exceptions import BotoCoreError
 
-    session = _session(profile)
     try:
         keys = session.get_scoped_config()
     except BotoCoreError as error:

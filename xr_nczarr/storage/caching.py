@@ -103,20 +103,26 @@ class CachingStore(_WrapperStore):
         stores in the same cache.
     folder
         Cache directory, which several stores can share. If None, a temporary directory is created,
-        and removed when this object is garbage-collected.
+        and removed when this store and its variants (see `bounded` and `probing`) have been
+        garbage-collected.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:
         self.url = url
         self.folder = folder
+        path = tempfile.mkdtemp() if folder is None else folder
+        self._cache = LocalStore(path, "none")
         if folder is None:
-            folder = tempfile.mkdtemp()
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._cache = LocalStore(folder, "none")
-        super().__init__(source, url, folder)
+            weakref.finalize(self._cache, shutil.rmtree, path, ignore_errors=True)
+        super().__init__(source, url, path)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CachingStore, (self.source, self.url, self.folder)
+
+    def _wrap(self, source: Store) -> Self:
+        variant = super()._wrap(source)
+        variant.folder, variant._cache = self.folder, self._cache
+        return variant
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""

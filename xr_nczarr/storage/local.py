@@ -51,7 +51,7 @@ _T = TypeVar("_T")
 _MAX_READ_BYTES = 1 << 30  # one call on Linux reads at most 2 GiB minus one page
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class LocalStore(Store):
     """A store in a local directory, with one file for each object.
 

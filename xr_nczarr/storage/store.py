@@ -397,8 +397,8 @@ class Store(ABC):
         Raises
         ------
         RefusedError
-            If a segment of a key is not a valid file name on this operating system. The error names
-            the key.
+            If a component of a key is not a valid file name on this operating system. The error
+            names the key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.

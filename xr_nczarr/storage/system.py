@@ -363,9 +363,9 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def invalid_name_reason(key: str) -> str | None:
-    """Return the reason why a segment of `key` is not a valid file name on Windows.
+    """Return the reason why a component of `key` is not a valid file name on Windows.
 
-    Return None if all segments are valid. On other systems, the result is always None. Source:
+    Return None if all components are valid. On other systems, the result is always None. Source:
     https://learn.microsoft.com/windows/win32/fileio/naming-a-file
     """
     if not _WINDOWS:

@@ -100,14 +100,17 @@ class ZipStore(Store):
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
         """Map each key to the byte range of the zip file that contains its object.
 
+        Missing objects are omitted. If the zip file itself has no address, because it is in memory,
+        the result is empty.
+
         Raises
         ------
         UnsupportedError
-            If an object does not exist, or its entry is compressed.
+            If an entry is compressed.
         """
         places = self._uncompressed_ranges(keys)
         for key in keys:
-            if key not in places:
+            if key not in places and self._entry(key) is not None:
                 raise UnsupportedError(
                     "the zip entry is compressed, so its bytes cannot be referenced",
                     remedy="Recreate the zip file without compression, or pass a larger "
@@ -115,8 +118,8 @@ class ZipStore(Store):
                     store=self.name,
                     key=key,
                 )
-        (file,) = self.folder.addresses([self.key]).values()
-        return {key: Address(file.url, *places[key]) for key in keys}
+        files = self.folder.addresses([self.key]).values()
+        return {key: Address(file.url, *place) for file in files for key, place in places.items()}
 
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Map the key of each uncompressed object to its (offset, length) in the zip file.
