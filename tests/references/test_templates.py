@@ -224,7 +224,7 @@ def test_percent_formatting_of_single_value_matches_python(pattern, value):
 
 
 def test_format_strings_with_excessive_padding_are_rejected():
-    with pytest.raises(ReferenceSetError, match="unsupported format %65d; only"):
+    with pytest.raises(ReferenceSetError, match="the format %65d is not supported; use only"):
         compiled(Call(remainder, ("%65d", DimensionValue("i"))))({"i": 1})
 
 

@@ -41,7 +41,7 @@ class PickledByFields:
 
 
 def is_metadata(key: str) -> bool:
-    """Return whether a key belongs to a metadata document of any Zarr version."""
+    """Return whether a key is the key of a metadata document in any Zarr version."""
     name = key.rpartition("/")[2]
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 
@@ -50,7 +50,7 @@ def decode_inline(text: str, key: str) -> bytes:
     """Decode the string that represents inline bytes in a reference document.
 
     A string that starts with ``base64:`` is decoded as Base64. Any other string is encoded as
-    UTF-8. `key` is the key of the reference, for error messages.
+    UTF-8. `key` is the key of the reference, and is used only in the error message.
 
     Raises
     ------

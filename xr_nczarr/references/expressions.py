@@ -1,9 +1,9 @@
 """Expression trees that represent compiled templates.
 
-A tree is a constant, a `DimensionValue`, or a `Call` of a function whose arguments are trees. It is
-evaluated with the current values of the dimensions over which a generator iterates. Evaluation
-returns the value that jinja2 would return, or raises an error. The size of every result is limited.
-Trees can be pickled.
+A tree is a constant, a `DimensionValue`, or a `Call`, which calls a function with the values of
+other trees. A tree is evaluated with the current values of the dimensions over which a generator
+iterates. Evaluation returns the value that jinja2 would return, or raises an error. The size of
+every result is limited. Trees can be pickled.
 """
 
 from __future__ import annotations
@@ -155,9 +155,10 @@ def concatenation(parts: Iterable[Expression]) -> Expression:
 
 
 def operands(expression: Expression) -> Iterator[Expression]:
-    """Yield the operands of a concatenation, without empty strings.
+    """Yield the operands of a concatenation, except empty strings.
 
-    An expression that is not a concatenation counts as its only operand.
+    If an operand is itself a concatenation, its operands are yielded instead. If `expression` is
+    not a concatenation, only `expression` itself is yielded, unless it is an empty string.
     """
     if isinstance(expression, Call) and expression.function is join:
         for part in expression.parts:
@@ -167,34 +168,54 @@ def operands(expression: Expression) -> Iterator[Expression]:
 
 
 def choose(test: Computed, if_true: Computed, if_false: Computed) -> Computed:
-    """Return a function for ``if_true if test else if_false`` that evaluates only one branch."""
+    """Return a function that evaluates `test`, and then either `if_true` or `if_false`."""
     return lambda values: if_true(values) if test(values) else if_false(values)
 
 
 def both(left: Computed, right: Computed) -> Computed:
-    """Return a function for ``left and right`` that skips `right` if `left` is false."""
+    """Return a function that computes ``left and right``.
+
+    The function evaluates `right` only if `left` is true.
+    """
     return lambda values: left(values) and right(values)
 
 
 def either(left: Computed, right: Computed) -> Computed:
-    """Return a function for ``left or right`` that evaluates `right` only if necessary."""
+    """Return a function that computes ``left or right``.
+
+    The function evaluates `right` only if `left` is false.
+    """
     return lambda values: left(values) or right(values)
 
 
 def join(*values: Value) -> str:
-    """Concatenate the values as strings."""
+    """Convert the values to strings, and concatenate them."""
     return "".join(map(str, values))
 
 
 def product(left: Value, right: Value) -> Value:
-    """Return the product of two numbers."""
+    """Return the product of two numbers.
+
+    Raises
+    ------
+    TypeError
+        If an operand is not a number.
+    """
     if isinstance(left, _NUMBERS) and isinstance(right, _NUMBERS):
         return left * right
     raise TypeError(_NO_NUMBER)
 
 
 def power(base: Value, exponent: Value) -> Value:
-    """Return ``base ** exponent`` for an integer base and a non-negative integer exponent."""
+    """Return ``base ** exponent``.
+
+    Raises
+    ------
+    TypeError
+        If the base is not an integer, or the exponent is not a non-negative integer.
+    LimitError
+        If the result would be too large.
+    """
     if not (isinstance(base, int) and isinstance(exponent, int) and exponent >= 0):
         raise TypeError(
             "a power in a template requires an integer base and a non-negative integer exponent"
@@ -214,7 +235,13 @@ def remainder(left: Value, right: Value) -> Value:
 
 
 def truncated(value: Value) -> int:
-    """Truncate a number to an integer."""
+    """Truncate a number to an integer.
+
+    Raises
+    ------
+    TypeError
+        If `value` is not a number.
+    """
     if isinstance(value, _NUMBERS):
         return int(value)
     raise TypeError(_NO_NUMBER)
@@ -237,7 +264,7 @@ def formatted(pattern: Value, *values: Value) -> str:
     pattern = str(pattern)
     if not _FORMAT.fullmatch(pattern):
         raise TypeError(
-            f"unsupported format {quote(pattern)}; only %d, %s, %x (with a width of at most 64) "
-            "and %% are supported"
+            f"the format {quote(pattern)} is not supported; use only %d, %s, %x (with a width of "
+            "at most 64) and %%"
         )
     return str(pattern % values)

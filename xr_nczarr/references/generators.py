@@ -1,9 +1,9 @@
 """Generators (``gen``), each of which declares many keys with a few templates.
 
-A reference can be computed from its key if the generator meets all of the following conditions. Any
-other generator is expanded to a list of keys with references.
+If a generator meets all of the following conditions, it computes the reference for a key only when
+the key is looked up. Any other generator is expanded to a list of keys with references.
 
-- Its keys are chunk keys.
+- All of its keys are chunk keys with the same prefix.
 - Each number in the chunk index is either a constant or ``scale * value + shift``, where ``value``
   is the value of a single integer dimension.
 - The chunk index determines the values of all dimensions.
@@ -53,10 +53,11 @@ _MAX_INDEX = 10**18
 
 
 class _IndexNumber(NamedTuple):
-    """A number in a chunk index. The number equals ``scale * value + shift``.
+    """The formula ``scale * x + shift`` for one number in a chunk index.
 
-    `value` is the value of the dimension `name`, and `values` contains all values of this
-    dimension. For a constant number, the defaults describe a dimension whose only value is 0.
+    ``x`` is the current value of the dimension `name`, and `values` contains all values of this
+    dimension. If the number does not depend on any dimension, `shift` is the number, `name` is
+    empty, and ``x`` is always 0.
     """
 
     shift: int
@@ -145,14 +146,14 @@ class Generator(PickledByFields):
         key = str(self._templates[0](values))
         if is_metadata(key) or not key:
             raise ReferenceSetError(
-                "the generator declares a metadata document or an empty key; expected keys of "
-                "chunks",
+                "the generator declares an empty key or a metadata document; expected only chunk "
+                "keys",
                 key=key,
             )
         return key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Reference:
-        """Return the reference for the given dimension values, which produce `key`."""
+        """Return the reference for `key`, which belongs to the given dimension values."""
         _, url, offset, length = self._templates
         try:
             return Address(
@@ -166,10 +167,10 @@ class Generator(PickledByFields):
 
     @cached_property
     def _chunk_keys(self) -> tuple[KeyPattern, list[_IndexNumber]] | None:
-        """The pattern of all keys, and the numbers in their chunk indices.
+        """The pattern of all keys, and a formula for each number in their chunk indices.
 
-        This is None if the keys are not chunk keys, or if the numbers do not determine the values
-        of all dimensions.
+        This is None if the generator must be expanded, because it does not meet the conditions in
+        the module docstring.
         """
         first = {name: domain[0] for name, domain in self.dimensions.items()}
         split = split_chunk_key(str(self._templates[0](first)))
@@ -192,13 +193,14 @@ class Generator(PickledByFields):
         return (pattern, numbers) if names == self.dimensions.keys() else None
 
     def _index_number(self, part: Expression) -> _IndexNumber | None:
-        """Return one component of the chunk index as a linear function of one dimension.
+        """Return the formula for one number in the chunk index.
 
-        `part` is the expression for this component in the key template. Return None in these cases:
+        `part` is the expression that produces this number in the key template. Return None in these
+        cases:
 
-        - The component is not a linear function of exactly one dimension.
+        - The number is not a linear function of exactly one dimension.
         - The values of that dimension are not distinct integers.
-        - The component can be negative or exceed the largest chunk index.
+        - The number can be negative, or larger than any number that a chunk index may contain.
         """
         names = dimensions_in(part)
         if len(names) != 1:
@@ -228,9 +230,10 @@ def _number(value: Any, field: str, key: str) -> int | None:
 def _linear_factors(part: Expression, ends: tuple[int, int]) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
-    `ends` contains the smallest and the largest value of the variable, in either order. Return None
-    if the expression is not linear, or if it cannot be evaluated for all values, because an
-    intermediate result is too large.
+    `ends` contains the smallest and the largest value of the variable, in either order.
+
+    Return None if the expression is not linear. Also return None if, for some value of the
+    variable, the result or an intermediate result would be too large.
     """
     scale, shift = 1, 0
     if type(part) is int:

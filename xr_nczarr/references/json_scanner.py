@@ -1,4 +1,4 @@
-"""Scan the regular members of a JSON reference document into tables.
+"""Parse the regular members of a JSON reference document, and store them in tables.
 
 A regular member looks like ``"array/1.2": ["url", 3, 4],``. It may contain whitespace, such as
 indentation, if neighboring members contain the same whitespace.
@@ -61,7 +61,8 @@ def scan_document(document: bytes) -> tuple[bytes, int, TableBuilder]:
     bytes
         The rest of the document, with a marker in place of each sequence of members that was moved.
     int
-        The number of markers. It is 0 if too few members can be moved to be worth the time.
+        The number of markers. It is 0 if no members were moved, for example because the document is
+        short or contains few regular members.
     TableBuilder
         A builder with the references that were moved.
     """
@@ -91,7 +92,7 @@ def scan_document(document: bytes) -> tuple[bytes, int, TableBuilder]:
 
 
 def remove_markers(members: dict[str, object]) -> int:
-    """Remove the markers of `scan_document` from `members`, and return how many there were."""
+    """Remove the markers that `scan_document` inserted, and return their number."""
     markers = [name for name in members if name.startswith(_MARKER)]
     for name in markers:
         del members[name]
@@ -112,14 +113,15 @@ class _Block:
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
         """Move the regular members at the start of the block into `builder`.
 
-        If the block contains too few regular members, no members are moved.
+        If there are too few of them, no members are moved.
 
         Returns
         -------
         int
             The number of members that were moved.
         int
-            The position in the block at which these members end.
+            The position in the block at which the regular members end, even if they were not moved.
+            It is 0 if the block has too few members, or does not begin with a regular member.
         bool
             Whether more regular members may follow at the start of the next block.
         """
@@ -281,10 +283,11 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Compute the left shift, in bits, that removes all but the first `lengths` bytes of words.
+    """Compute, for each word, the left shift in bits that keeps only the first bytes of the word.
 
-    `lengths` contains one number for each word. Words are little-endian, so the
-    first byte of a word is in its lowest bits. The shift is 64 or more if no byte is kept.
+    `lengths` contains the number of bytes to keep in each word. Words are little-endian: the first
+    byte is in the lowest bits, so a left shift pushes the last bytes out of the word. If no byte is
+    to be kept, the shift is 64 or more.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 

@@ -26,12 +26,20 @@ _RECORDS = ".zmetadata"
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
     """Open the reference set at a location for which `names_reference_set` returns True.
 
-    Return None if there is no reference set, and the location was recognized only because its name
-    ends in ``.parq`` or ``.parquet``. The location may then be a Zarr store.
+    Return None if only the suffix ``.parq`` or ``.parquet`` suggested a reference set, but there is
+    none at the location. The location may then be a Zarr store.
 
-    For an existing folder, `names_reference_set` returns False unless the target or its options
-    identify a reference set. If such a folder contains the parquet files of a reference set, the
-    caller opens it with `open_record_set`.
+    `names_reference_set` does not look inside folders. When the caller later finds the parquet
+    files of a reference set in a folder, it opens the set with `open_record_set`.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no reference set at the location, except in the case above.
+    UnsupportedError
+        If a storage option or its value is not supported.
+    ConflictError
+        If both the target and the `fo` storage option name a reference set.
     """
     implied = {}
     if location.is_reference_set and location.filesystem is not None:
@@ -61,7 +69,19 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
 
 def _locate_document(location: Location, options: ReferenceOptions) -> Location:
-    """Return the location of a set's document, which may be in the `fo` storage option."""
+    """Return the location of the document of a reference set.
+
+    If the target is a ``reference://`` URL, the `fo` storage option contains the location of the
+    document, or the document itself. Otherwise, the location of the target is returned. If the
+    location has no protocol, the protocol is that of the `target_protocol` storage option.
+
+    Raises
+    ------
+    UnsupportedError
+        If `fo` is missing, or begins with ``reference:``.
+    ConflictError
+        If both the target and `fo` name a reference set.
+    """
     document = location
     if location.is_reference_set and not location.url:
         if options.fo is None:
@@ -124,7 +144,13 @@ def _record_set(
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
     """Open the reference set at a location: a JSON document or a folder of parquet files.
 
-    If the location is not known to be a folder, try both, the more likely one first.
+    If the location is known to be a folder, look only for parquet files. Otherwise, try both kinds,
+    the more likely one first.
+
+    Raises
+    ------
+    NotFoundError
+        If there is no reference set at the location.
     """
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]

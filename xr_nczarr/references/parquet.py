@@ -116,7 +116,7 @@ class RecordSet(ReferenceSet):
     def find_listed(self, key: str) -> Reference | None:
         """Return the reference for `key`, or None if the set does not declare the key.
 
-        A chunk is not declared if its row in the record file is empty.
+        A chunk is declared if its record file exists and contains a row for it that is not empty.
         """
         place = self._row_of(key)
         if place is None:
@@ -137,12 +137,16 @@ class RecordSet(ReferenceSet):
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield each key with its reference.
 
-        Chunks whose record file does not exist are skipped without looking them up.
+        If a record file does not exist, all of its chunks are skipped at once.
 
         Raises
         ------
         UnsupportedError
-            If the grids of the arrays require too many record files.
+            If the arrays have so many chunks that there may be too many record files to search.
+        ReferenceSetError
+            If the metadata of an array, a record file or a reference is invalid.
+        LimitError
+            If a record file is too large.
         """
         max_rows = self.records.max_rows
         files = sum(-(-math.prod(grid or ()) // max_rows) for grid in self._grids.values())
@@ -168,7 +172,8 @@ class RecordSet(ReferenceSet):
     def urls(self, limit: int) -> set[str]:
         """Return a sample of the URLs in the references: those of the first `limit` chunks.
 
-        Arrays with damaged record files are skipped. The error is raised when they are read.
+        If a record file is damaged or too large, all references to chunks of its array are skipped.
+        The error is raised later, when a reference in that file is needed.
         """
         urls = set[str]()
         for array, grid in self._grids.items():
@@ -194,7 +199,7 @@ class RecordSet(ReferenceSet):
     def _row_of(self, key: str) -> tuple[str, int] | None:
         """Return the name of a chunk's record file and the chunk's row number in that file.
 
-        Return None if `key` is not the key of a chunk.
+        Return None if `key` is not the key of a chunk, or if the chunk is outside the array.
 
         Raises
         ------
@@ -232,6 +237,9 @@ class RecordSet(ReferenceSet):
 def _column_value(values: Mapping[str, Any], column: str, kind: Any, key: str) -> Any:
     """Return the value in a column of a row, or None if the value is missing (null or NaN).
 
+    `values` contains the values of the row, keyed by column. `key` is the key of the chunk to which
+    the row belongs, and is used only in the error message.
+
     Raises
     ------
     ReferenceSetError
@@ -250,6 +258,8 @@ def render_parquet_references(
     references: ReferenceSet, *, record_size: int
 ) -> Iterator[tuple[str, bytes]]:
     """Render a set as a directory of parquet files, yielding the name and content of each file.
+
+    `record_size` is the maximum number of rows in a record file.
 
     Raises
     ------
@@ -298,7 +308,7 @@ def render_parquet_references(
     if others:
         raise UnsupportedError(
             "parquet files can contain only references to chunks of Zarr v2 arrays, but "
-            f"{others:,} references in the set are to other objects",
+            f"the set also contains other references ({others:,} in total)",
             remedy="Write a JSON document instead",
         )
     members = {key: _dotted(key, _parsed(text)) for key, text in texts.items()}
@@ -309,9 +319,11 @@ def render_parquet_references(
 def _dotted(key: str, document: Json) -> Json:
     """Set the chunk key separator of a ``.zarray`` document to a dot.
 
-    kerchunk supports only dots. The rows of a record file do not depend on the separator. Each
-    ``.zarray`` in consolidated metadata is changed too, and any other document is returned
-    unchanged.
+    kerchunk does not support any other separator. The record files are valid for every separator,
+    because they contain no chunk keys.
+
+    `key` is the key of the document. In consolidated metadata, each ``.zarray`` is changed in the
+    same way. Any other document is returned unchanged.
     """
     if not isinstance(document, dict):
         return document

@@ -196,16 +196,17 @@ def expand(
 def _load(
     document: ReferenceInput, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder]:
-    """Scan the regular members of a document with `scan_document`, and parse all other members.
+    """Parse the JSON of a document, using `scan_document` for references in a regular format.
 
     Returns
     -------
     dict
-        The members of the document. In version 0, they are the references that were not scanned.
+        The members of the document. In version 1, they include ``templates`` and ``gen``.
     dict
-        The references that were not scanned.
+        The references that were not moved into the `TableBuilder`, keyed by the keys in the store.
+        In version 0, this is the same object as the first dict.
     TableBuilder
-        A builder with the references that were scanned.
+        A builder with the references that were moved.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
@@ -427,8 +428,8 @@ def _domain(value: Any, place: str) -> Domain:
     def integer(number: Any) -> int:
         if type(number) is not int or abs(number) > MAX_DIMENSION:
             raise ReferenceSetError(
-                f"the dimension of the generator has the value {quote(repr(number))}; expected an "
-                "integer from -2⁶¹ to 2⁶¹",
+                f"a dimension of the generator contains {quote(repr(number))}; expected an integer "
+                "from -2⁶¹ to 2⁶¹",
                 place=place,
             )
         return number
@@ -444,7 +445,7 @@ def _domain(value: Any, place: str) -> Domain:
 
 
 def _expand_into(refs: dict[str, Any], generator: Generator, max_references: int) -> None:
-    """Expand a generator: add every reference that it declares to `refs`.
+    """Expand a generator, and store all of its references in `refs`.
 
     This is necessary for a generator without a `pattern`, which cannot look up individual keys.
 

@@ -40,15 +40,19 @@ class ReferenceTrust(Trust):
     Attributes
     ----------
     origin
-        Scheme and host (or bucket) of a remote set. Such a set may only refer to URLs with the same
-        origin. None means that the set is local and trusted. Such a set may refer to anything
+        URL prefix of the locations to which the set may refer. For a trusted remote set, this is
+        the scheme and host (or bucket) of the set, such as ``s3://bucket``. For an untrusted remote
+        set, it is the folder of the set. For an untrusted set that is local or in memory, it is a
+        placeholder that matches no URL.
+
+        None means that the set is trusted, and is local or in memory. It may then refer to anything
         except devices and protocols that do more than transfer bytes.
     allow
-        Additional URL prefixes or absolute paths that the caller allows.
+        URL prefixes and absolute paths to which the set may also refer. If the set is local and
+        untrusted, they include its folder.
     untrusted
-        Whether the set is untrusted. If so, the set may only refer to files in its own folder and
-        to the locations in `allow`. The folder of a remote set is then the `origin`, and the folder
-        of a local set is added to `allow`.
+        Whether the set is untrusted. If so, it may refer only to files in its own folder and to the
+        locations in `allow`.
     """
 
     origin: str | None = None
@@ -56,9 +60,10 @@ class ReferenceTrust(Trust):
     untrusted: bool = False
 
     def for_untrusted(self, document: str | None) -> ReferenceTrust:
-        """Return the rules for an untrusted set, which confine it to its own folder and to `allow`.
+        """Return rules that confine an untrusted set to its folder and the locations in `allow`.
 
-        `document` is the absolute path or the URL of the set, or None if the set is in memory.
+        `document` is the absolute path or the URL of the set. None means that the set is in memory,
+        and therefore has no folder.
         """
         if document is None:
             return ReferenceTrust("nowhere:", self.allow, untrusted=True)

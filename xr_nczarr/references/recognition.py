@@ -23,12 +23,13 @@ _OWN = ("remote_protocol", "remote_options", "template_overrides", "templates", 
 def names_reference_set(location: Location, options: Mapping[str, Any]) -> bool:
     """Return whether a target appears to be a reference set, without opening it.
 
-    These locations appear to be reference sets:
+    The following targets appear to be reference sets:
 
-    - a reference document, passed as a dictionary. Only its values are inspected
-    - ``reference://`` with the `fo` storage option, or an fsspec ``ReferenceFileSystem``
-    - any URL that begins with ``reference::``
-    - any path or URL with storage options that only reference sets use
+    - a dictionary, if any of its values is a string, a list, a tuple or a mapping (in a dictionary
+      that represents a store, all values are bytes)
+    - a URL that begins with ``reference://`` or ``reference::``
+    - an fsspec ``ReferenceFileSystem``
+    - a path or URL that is passed with storage options that only reference sets use
     - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
       or ``.parquet``, unless it is known to be a folder
 

@@ -45,9 +45,9 @@ _Columns = Mapping[str, Sequence[Any]]
 class _Parquet(NamedTuple):
     """An open parquet file.
 
-    `rows` is the number of rows, `size` is the uncompressed size of the file in bytes, and `set_id`
-    is the identifier of the set to which the file belongs, or None. The function `read` returns the
-    columns.
+    `rows` is the number of rows, and `size` is the uncompressed size of the file in bytes. `set_id`
+    is the identifier of the set to which the file belongs, or None if the file contains no
+    identifier. The function `read` returns the columns.
     """
 
     rows: int
@@ -68,8 +68,9 @@ class RecordFiles:
     max_bytes
         Maximum uncompressed size of a file in bytes, not counting its numeric columns.
     set_id
-        Identifier that every file must have; see `SET_ID`. If None, files may have any identifier,
-        and may be missing. For example, when fsspec changes a set, it removes the identifier from
+        Identifier that every file must contain; see `SET_ID`. If None, a file may contain any
+        identifier or none, and may also be missing. None is used for sets that other programs wrote
+        or changed. For example, when fsspec changes a set, it removes the identifier from
         ``.zmetadata``, but leaves it in some of the record files.
     """
 
@@ -86,10 +87,10 @@ class RecordFiles:
         return RecordFiles, (self.fetch, self.max_rows, self.max_bytes, self.set_id)
 
     def load(self, names: Iterable[str]) -> Mapping[str, _Columns]:
-        """Return a mapping of the names of record files to their columns.
+        """Return a mapping from the names of record files to the columns of these files.
 
-        All files that are not cached are fetched in one call. If there are more names than the
-        cache can hold, the last ones are omitted.
+        All files that are not cached are fetched in one call. If the cache is too small for all
+        files, the last files in `names` are not fetched, and are missing from the result.
 
         Raises
         ------
@@ -98,6 +99,8 @@ class RecordFiles:
             belongs to another set.
         LimitError
             If a file has more than `max_rows` rows, or is larger than `max_bytes`.
+        UnsupportedError
+            If neither pyarrow nor fastparquet is installed.
         """
         return self._files.load(islice(dict.fromkeys(names), _MAX_KEPT_FILES), self._read)
 
@@ -145,8 +148,8 @@ class RecordFiles:
                 "the file does not exist, but the reference set requires it"
                 if data is None
                 else "the reference set was replaced after it was opened",
-                remedy="Open the set again. If the error persists, recreate the set, because it is "
-                "incomplete",
+                remedy="Open the set again. If the error persists, the set is incomplete; recreate "
+                "it",
             )
         if file.rows > self.max_rows:
             raise LimitError(

@@ -67,11 +67,12 @@ class ReferenceSet(PickledByFields):
         return generated[0] if generated else listed
 
     def check_missing(self, key: str) -> None:
-        """Check that the set declares no chunk under a wrong key instead of `key`.
+        """Check that a chunk is really missing, instead of being declared under a malformed key.
 
-        `key` is a key that the set does not declare. kerchunk stores small arrays of GRIB files
-        inline, under the chunk key ``0`` whatever their rank. If such a chunk counted as missing,
-        its array would be read as fill values.
+        `key` is the key of a chunk, and the set does not declare it. For small arrays in GRIB
+        files, kerchunk stores the only chunk inline under the key ``0``, even if the array has
+        several dimensions. If this chunk were considered missing, the whole array would be read as
+        fill values.
 
         Raises
         ------
@@ -211,9 +212,11 @@ class ReferenceSet(PickledByFields):
 
     @cached_property
     def _ranks(self) -> dict[str, set[int]]:
-        """Mapping from the prefix of each array's chunk keys to the ranks of the declared chunks.
+        """Mapping from the prefix of each array's chunk keys to the ranks of these keys.
 
-        Nested chunk keys are omitted, because their prefixes cannot always be determined.
+        The rank of a chunk key is the count of numbers in its chunk index. Normally, all chunk keys
+        of an array have the same rank. Chunk keys that use slashes as the separator are omitted,
+        because their prefixes cannot always be determined.
         """
         splits = filter(None, map(split_chunk_key, self.entries))
         ranks: dict[str, set[int]] = {}

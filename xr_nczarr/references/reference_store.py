@@ -137,8 +137,9 @@ class ReferenceStore(Store):
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
         """Return a store for the chunks of one array.
 
-        The new store contains only the references to these chunks, which are often few enough to be
-        pickled. Other processes then do not have to read the reference document.
+        The reference set of the new store contains all references to these chunks, and omits most
+        other references. It is therefore often small enough to be pickled. Other processes then do
+        not have to read the reference document.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix))
@@ -171,8 +172,9 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        If the set lists many chunks individually (rather than by a generator) as byte ranges of
-        files in one local store, the chunks are looked up together, which is faster.
+        If there are many chunks, they are looked up together if possible, because this is faster.
+        It is possible only if one `ReferenceTable` contains references to all of these chunks, and
+        all references are byte ranges of files in one local store.
         """
         fetched = self._fetch_together(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -210,9 +212,10 @@ class ReferenceStore(Store):
     def _with_fallback(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of chunks from `parts`, until a chunk cannot be read.
+        """Yield the items of `parts`, which are the encoded bytes of `chunks`.
 
-        From that chunk on, fetch the chunks by key: an error then names the key of the chunk.
+        When a chunk cannot be read, fetch it and all chunks after it by key instead. If this also
+        fails, the error contains the key of the chunk.
         """
         count = 0
         with suppress(NczarrError):
@@ -225,7 +228,7 @@ class ReferenceStore(Store):
             yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None if the set does not declare its object."""
+        """Yield the bytes of each range, or None for a range of an object that is not declared."""
         for item in ranges:
             check_range(item, self.name)
         return self._fetch(ranges)
@@ -338,7 +341,9 @@ class ReferenceStore(Store):
             return _TargetRange(key, *target, offset, count) if count else b""
 
     def _part(self, wanted: ByteRange, size: int) -> tuple[int, int]:
-        """Return the offset and the length of the wanted part of an object of `size` bytes.
+        """Return the offset and the length in bytes of the wanted part of an object.
+
+        `size` is the size of the whole object in bytes.
 
         Raises
         ------

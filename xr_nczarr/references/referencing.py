@@ -69,8 +69,8 @@ class WrittenReferences:
         lines = [f"{references} for {arrays} → {self.target}"]
         if self.generators:
             lines.append(
-                f"{self.generators:,} of the set's entries are generators (gen), which "
-                "VirtualiZarr does not read; fsspec and kerchunk read them only with "
+                f"The set contains {self.generators:,} generator{'s' * (self.generators != 1)} "
+                "(gen). VirtualiZarr ignores generators; fsspec and kerchunk read them only with "
                 "simple_templates=False"
             )
         return "\n".join(lines)
@@ -107,12 +107,14 @@ def write(
         A path, URL or store, as for `xarray.open_dataset` with ``engine="nczarr"``.
     target
         Path or URL of the reference set. If it ends in ``.parq`` or ``.parquet``, a directory of
-        parquet files is written, and otherwise a JSON document (version 1). If it ends in
-        ``.json.gz``, ``.json.zst`` or ``.json.zstd``, the document is compressed. An existing set
-        is replaced, which is atomic on local disks. Elsewhere, the metadata document of an existing
-        set of parquet files is removed first, and parquet files that are not overwritten remain. A
-        dataset opened from the existing set raises a `ReferenceSetError` when it needs parquet
-        files that were replaced.
+        parquet files is written. Otherwise, a JSON document (version 1) is written. If the target
+        ends in ``.json.gz``, ``.json.zst`` or ``.json.zstd``, the document is compressed.
+
+        An existing set is replaced. On a local disk, the replacement is atomic. Elsewhere, if the
+        existing set is a directory of parquet files, its metadata document is removed first. Those
+        of its parquet files that the new set does not overwrite are left behind. If this function
+        wrote the existing set, a dataset opened from it raises a `ReferenceSetError` when it needs
+        a parquet file that has been replaced.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
@@ -122,7 +124,8 @@ def write(
     inline_below
         Size in bytes below which a chunk is stored inline in the set.
     record_size
-        Number of rows (references) per parquet file.
+        Maximum number of rows per parquet file. There is one row for each chunk, even if the chunk
+        does not exist.
     storage_options, target_options
         Storage options for `source` and for `target`, respectively.
     limits
@@ -202,7 +205,15 @@ def _open_source(location: Location, access: Access) -> Store:
 
 
 def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) -> None:
-    """Write a JSON document, replacing any existing one. Compress it if its name says so."""
+    """Write a JSON document, replacing any existing reference document.
+
+    If `name` ends in a suffix such as ``.json.gz``, the document is compressed.
+
+    Raises
+    ------
+    ConflictError
+        If the object exists and is not a reference document.
+    """
     if _is_other_document(folder, name):
         raise _another_kind(f"{folder.name}/{name}")
     for suffix, codec in _COMPRESSED_SUFFIXES.items():
@@ -249,7 +260,7 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
             # case, the second file has replaced the first.
             staging.check_new_keys(names, ())
         return
-    if _holds_other_objects(folder):
+    if _has_other_objects(folder):
         raise _another_kind(folder.name)
     rendered = list(items)  # may fail, so do this before removing anything
     folder.delete(".zmetadata")
@@ -265,11 +276,11 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
         raise
 
 
-def _holds_other_objects(folder: RemoteStore) -> bool:
-    """Return whether a remote directory holds objects that do not belong to a reference set.
+def _has_other_objects(folder: RemoteStore) -> bool:
+    """Return whether a remote directory contains objects, but no reference set.
 
-    Record files without a metadata document do not count, because an interrupted write can leave
-    them behind.
+    Record files do not count as objects, because an interrupted write can leave them behind. If the
+    server does not allow listing, only ``.zmetadata`` counts.
     """
     if record_document(folder) is not None:
         return False
@@ -283,8 +294,10 @@ def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tup
     """Yield each key in a store, with a reference to its object.
 
     An object is stored inline if it is metadata, if it is smaller than `inline_below` bytes, or if
-    only this store can read it. If the store is itself a reference set, its references are kept,
-    except that byte ranges smaller than `inline_below` bytes are stored inline.
+    other programs cannot read it. For example, they cannot read objects in memory.
+
+    If the store is itself a reference set, its references are kept, with absolute URLs. However,
+    byte ranges smaller than `inline_below` bytes are stored inline.
     """
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
@@ -307,7 +320,7 @@ def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tup
 def _all_keys(store: Store, limits: Limits) -> Iterator[str]:
     """Yield the keys of all objects in a store.
 
-    If the store cannot be listed, the keys are derived from its metadata, to which `limits` apply.
+    If the store cannot be listed, its metadata is read to determine the keys, subject to `limits`.
     """
     keys = store.list_keys()
     try:

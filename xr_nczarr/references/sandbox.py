@@ -1,8 +1,8 @@
 """Render templates of trusted sets in jinja2's immutable sandbox.
 
-Filters that pad or format text and most global functions of jinja2 are not available. The sizes of
-results, powers and products are limited. Neither time nor memory is limited, so nested loops can
-run forever, and repeated concatenation can exhaust the memory.
+Most of jinja2's global functions are not available, and neither are the filters that pad or format
+text. The sizes of results, powers and products are limited. Neither time nor memory is limited, so
+nested loops can run forever, and repeated concatenation can exhaust the memory.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class ReferenceOptions:
 
     @property
     def same_origin_options(self) -> dict[str, Any]:
-        """The storage options for the document and for targets with the same host or bucket."""
+        """The storage options for the document, and for targets with its host or bucket."""
         return {**self.others, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
@@ -186,8 +186,9 @@ class ReferenceOptions:
     def document_options(self, folder: str) -> dict[str, Any]:
         """Return the storage options for fetching the reference document from `folder`.
 
-        If there are no options for the document itself, return those for the longest URL prefix of
-        `folder`. For a chained URL, the result also maps each protocol to its options.
+        If the caller passed options for the document itself, return these options. Otherwise,
+        return the options for the longest URL prefix that matches `folder`, if there are any. For a
+        chained URL, the result also maps each protocol to its options.
         """
         if "::" in folder:
             return {**self.by_location, **self.same_origin_options}
@@ -231,9 +232,10 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Replace each protocol in the keys of `options` with its URL prefixes.
+    """Return a copy of `options` in which every key is a URL prefix.
 
-    For example, the key ``"s3"`` becomes the two keys ``"s3://"`` and ``"s3a://"``.
+    A key that is a protocol is replaced with the URL prefixes of that protocol. For example,
+    ``"s3"`` becomes the two keys ``"s3://"`` and ``"s3a://"``. All other keys are kept.
     """
     prefixes: dict[str, Mapping[str, Any]] = {}
     for name, value in options.items():

@@ -53,9 +53,9 @@ class Targets:
     protocol
         Protocol for URLs that have none. If None, such URLs are relative to the document.
     options
-        (prefix, options) pairs, starting with the longest prefix. The options, a mapping of storage
-        options or an fsspec filesystem, apply to URLs that begin with the prefix. An empty prefix
-        applies to all remote targets.
+        (prefix, options) pairs, starting with the longest prefix. The options apply to URLs that
+        begin with the prefix. They are either a mapping of storage options or an fsspec filesystem.
+        Options with an empty prefix apply to all remote targets.
     retry
         When and how often failed requests are retried.
     max_object_bytes

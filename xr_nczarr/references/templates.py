@@ -76,9 +76,12 @@ class _Scope(NamedTuple):
     """The names that an expression may use: dimensions and the arguments of a template call.
 
     Each argument is stored with the scope in which it is evaluated. `within` contains the names of
-    the templates that are being inlined, outermost first. `budget` is an iterator that is advanced
-    for each compiled syntax node, and is shared by all scopes of one template. It limits the number
-    of nodes.
+    the templates that are being inlined, outermost first. `depth` is the nesting depth of the
+    expression.
+
+    `budget` limits the number of syntax nodes in one template, and is shared by all of its scopes.
+    Compiling a node takes one item from this iterator. When no item is left, there are too many
+    nodes.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -204,10 +207,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile the template `name` so that it can be inlined in a template that uses it.
+        """Compile the template `name`, to be inlined in another template that uses it.
 
-        The outer template contains either the bare name or a call with `arguments`. `scope` is the
-        scope of this name or call.
+        The other template either calls this template with `arguments`, or contains only its name.
+        `scope` is the scope of the other template at this point.
         """
         if name not in self._texts:
             raise ReferenceSetError(
@@ -284,8 +287,8 @@ def _unpacks(node: Any) -> bool:
 
 def _refused(node: Any) -> RefusedError:
     return RefusedError(
-        f"a template contains a jinja2 {quote(type(node).__name__)} node, which is outside the "
-        "safe subset of jinja2",
+        f"a template contains a jinja2 node of type {quote(type(node).__name__)}, which is outside "
+        "the safe subset of jinja2",
         remedy='If you trust the set, pass storage_options={"templates": "jinja2"} to open it, or '
         'templates="jinja2" to expand it',
     )
