@@ -178,7 +178,7 @@ class _Block:
     def _parse_indices(
         self, starts: Numbers, stops: Numbers, separator: str
     ) -> tuple[Numbers, Numbers, Mask]:
-        """Parse the chunk indices in the text between each pair of `starts` and `stops`.
+        """Parse the chunk indices between `starts` and `stops`, which are positions in the text.
 
         Return three arrays: the indices, all padded to the same length; the number of dimensions
         of each index; and a mask that is true for valid indices.

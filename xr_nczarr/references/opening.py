@@ -29,8 +29,8 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     Return None if only the suffix ``.parq`` or ``.parquet`` suggested a reference set, but there is
     none at the location. The location may then be a Zarr store.
 
-    `names_reference_set` does not look inside folders. When the caller later finds the parquet
-    files of a reference set in a folder, it opens the set with `open_record_set`.
+    `names_reference_set` does not look inside folders. If the caller later finds the parquet files
+    of a reference set in a folder, it opens the set with `open_record_set`.
 
     Raises
     ------

@@ -116,7 +116,7 @@ class RecordSet(ReferenceSet):
     def find_listed(self, key: str) -> Reference | None:
         """Return the reference for `key`, or None if the set does not declare the key.
 
-        A chunk is declared if its record file exists and contains a row for it that is not empty.
+        A chunk is declared if its record file exists, and its row in that file is not empty.
         """
         place = self._row_of(key)
         if place is None:
@@ -144,7 +144,7 @@ class RecordSet(ReferenceSet):
         UnsupportedError
             If the arrays have so many chunks that there may be too many record files to search.
         ReferenceSetError
-            If the metadata of an array, a record file or a reference is invalid.
+            If array metadata, a record file or a reference is invalid.
         LimitError
             If a record file is too large.
         """
@@ -199,7 +199,7 @@ class RecordSet(ReferenceSet):
     def _row_of(self, key: str) -> tuple[str, int] | None:
         """Return the name of a chunk's record file and the chunk's row number in that file.
 
-        Return None if `key` is not the key of a chunk, or if the chunk is outside the array.
+        Return None if `key` is not a chunk key, or if the chunk is outside the array.
 
         Raises
         ------

@@ -167,7 +167,8 @@ def expand(
 
     In the result, inline data is a string, a reference to a whole object is ``[url]``, and a
     reference to a byte range is ``[url, offset, length]``. The parameters and errors are those of
-    `parse_references`.
+    `parse_references`. A `LimitError` is also raised if the generators declare more than
+    `max_references` references.
 
     Examples
     --------
@@ -203,8 +204,8 @@ def _load(
     dict
         The members of the document. In version 1, they include ``templates`` and ``gen``.
     dict
-        The references that were not moved into the `TableBuilder`, keyed by the keys in the store.
-        In version 0, this is the same object as the first dict.
+        The references that were not moved into the `TableBuilder`. In version 0, this is the same
+        object as the first dict.
     TableBuilder
         A builder with the references that were moved.
     """

@@ -44,7 +44,7 @@ _RECORD_FILE = re.compile(r"(?:.*/)?refs\.[0-9]+\.parq", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WrittenReferences:
-    """A summary of the reference set that was written by `write`.
+    """A summary of a reference set that `write` has written.
 
     Attributes
     ----------

@@ -151,9 +151,9 @@ def _with_changes(
 ) -> dict[str, Any]:
     """Return a copy of `entries`, with `changes` made to documents and their consolidated copies.
 
-    `changes` maps the keys of documents to the members to replace, each with its new value. All
-    other members are kept verbatim, because readers rely on their exact text to recognize
-    netCDF-C's character attributes.
+    `changes` maps the key of each document to its changed members, with their new values. All other
+    members are kept verbatim, because readers rely on their exact text to recognize netCDF-C's
+    character attributes.
     """
     changed = dict(entries)
     for key, members in changes.items():
