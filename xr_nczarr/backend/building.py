@@ -116,13 +116,13 @@ def _decode(
 ) -> tuple[_Decoded, dict[Hashable, NczarrError]]:
     """Decode the variables of a group.
 
-    Also return an error for each variable that xarray cannot decode, keyed by name. If there are
-    any errors, no variable is decoded.
+    Return the decoded variables, and an error for each variable that xarray cannot decode, keyed by
+    name. If there are any errors, the decoded variables are left empty.
 
     Raises
     ------
     Exception
-        If an option in `decoding` is invalid. This is xarray's error, which is not converted.
+        If an option in `decoding` is invalid. xarray's own exception is raised unchanged.
     MetadataError
         If xarray can decode each variable alone, but not the whole group.
     """
@@ -152,11 +152,13 @@ def _decode(
 def _read_coordinates(
     source: StoredGroup, decoded: _Decoded
 ) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
-    """Read the dimension coordinates, and return their values and errors as dicts keyed by name.
+    """Read the dimension coordinates of a group.
 
-    If a decoded coordinate cannot be read, its error is returned. A coordinate that is opened
-    without decoding (`source.as_stored`) is instead left out of both dicts if any of its chunks is
-    missing or unreadable.
+    Return two dicts keyed by name. The first contains the values of the coordinates. The second
+    contains an error for each decoded coordinate whose values cannot be read or decoded.
+
+    Coordinates that are opened without decoding (`source.as_stored`) cause no errors. If one of
+    their chunks is missing or unreadable, the coordinate is left out of both dicts.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}

@@ -1,14 +1,14 @@
 """Decode variables according to the CF conventions, and mask and scale values chunk by chunk.
 
 xarray first decodes the metadata of a variable, which determines its dtype, attributes and
-encoding. If the values only need to be masked, scaled or byte-swapped, xarray's operations on the
-whole array are replaced with the same operations on each chunk. The thread that decompresses a
-chunk applies them while the chunk is still in the processor's cache. The resulting values are
-bitwise identical to those of xarray.
+encoding. The values of many variables only need to be masked, scaled or byte-swapped. In this case,
+xarray's operations on the whole array are replaced with the same operations on each chunk. Each
+chunk is converted by the thread that decompresses it, while the chunk is still in the processor's
+cache. The resulting values are bitwise identical to those of xarray.
 
-How xarray decodes numbers depends only on their dtype and a few attributes, which are the same for
-most variables in a large dataset. xarray therefore decodes the metadata of only one variable of
-each kind, and the result is applied to the others.
+How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
+most variables share the same dtype and attributes. For each such combination, xarray therefore
+decodes the metadata of only one variable, and the result is applied to all others.
 """
 
 from __future__ import annotations
@@ -113,15 +113,16 @@ def decode_variables(
     decoding: Mapping[str, Any],
     dropped: Set[Hashable],
 ) -> tuple[dict[Any, Variable], dict[Any, Any], set[Hashable]]:
-    """Decode variables like xarray's `decode_cf_variables`, but convert numbers chunk by chunk.
+    """Decode variables as xarray's `decode_cf_variables` does, but convert numbers chunk by chunk.
 
     Parameters
     ----------
     variables
-        Stored variables. Numeric variables may be changed in place and returned.
+        Stored variables. They may be changed in place, and numeric variables may be part of the
+        result themselves.
     arrays
-        Lazy arrays of the variables that can be read, keyed by name. The dtype and the conversion
-        of each array are set in place.
+        Lazy arrays of the variables that can be read, keyed by name. The `dtype` and the `convert`
+        attribute of an array may be changed in place.
     attributes
         Attributes of the group.
     decoding
@@ -133,7 +134,8 @@ def decode_variables(
     Returns
     -------
     tuple
-        The decoded variables, the remaining attributes of the group, and the names of coordinates.
+        The decoded variables, the remaining attributes of the group, and the names of the
+        coordinates.
     """
     scales = decoding["mask_and_scale"]
     for name, variable in variables.items():
@@ -194,8 +196,8 @@ def find_undecodable(
     variables, arrays, decoding, dropped
         As in `decode_variables`. The variables are not changed.
     failed
-        Errors that are already known, keyed by variable name. The chunks of these variables are not
-        read again to find the error.
+        Errors that are already known, keyed by variable name. These variables are not decoded
+        again, so that their chunks are not read a second time.
 
     Raises
     ------
@@ -267,8 +269,9 @@ def decoding_error(
     error
         The error raised by xarray or by reading the values.
     array
-        The stored array if its values cause the error, else None. The array is searched for a
-        missing chunk, because xarray may be unable to decode the fill values that replace it.
+        The stored array if the error is caused by its values, else None. This function searches the
+        array for a missing chunk, because xarray may be unable to decode the fill values that
+        replace such a chunk.
     attribute
         Name of the attribute that causes the error, or None if unknown.
     all_values
@@ -328,22 +331,26 @@ def _missing_chunk(array: LazyArray, all_values: bool) -> MissingChunkError | No
 
 
 def require_chunks(array: LazyArray) -> LazyArray:
-    """Return a copy of a lazy array that raises MissingChunkError if a chunk is missing."""
+    """Return a copy of a lazy array in which missing chunks are errors.
+
+    If a read needs a missing chunk, the copy raises MissingChunkError.
+    """
     stored = array.stored
     options = replace(stored.options, missing_chunks="raise")
     return replace(array, stored=ChunkedArray(stored.node, stored.store, options))
 
 
 def normalize_packing(attributes: dict[Any, Any]) -> None:
-    """Replace, in place, packing attributes that make xarray decode values to the wrong dtype.
+    """Replace packing attributes that make xarray decode values to the wrong dtype.
 
-    An array or list that contains a single number is replaced by this number, because xarray may
-    decode the values to dtype object if an attribute is a list.
+    `attributes` is changed in place:
 
-    An integer ``scale_factor`` becomes a Python number. With a NumPy integer, xarray would decode
-    values to the dtype of that integer. The values could then overflow, and missing values could
-    not be represented as NaN. The Python number is a float if the attributes declare a missing
-    value, and an int otherwise.
+    - An array or list that contains a single number is replaced with that number. With a list,
+      xarray may decode the values to dtype object.
+    - An integer ``scale_factor`` is replaced with a Python number. It becomes a float if the
+      attributes declare a missing value other than NaN, and an int otherwise. With a NumPy integer,
+      xarray would decode values to the dtype of that integer. The values could then overflow, and
+      missing values could not be represented as NaN.
     """
     attributes |= {key: unwrapped(attributes[key]) for key in PACKING_KEYS if key in attributes}
     scale = attributes.get("scale_factor")
@@ -366,11 +373,11 @@ def _decoding_keys(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Map each variable to a key that it shares with all variables that are decoded alike.
+    """Return a key for each variable. Variables with equal keys are decoded in the same way.
 
     The key of a numeric variable consists of its dtype and the attributes that affect decoding.
-    Bounds and non-numeric variables have unique keys. If a decoding option has different values for
-    different variables, all keys are unique.
+    Bounds, non-numeric variables and unreadable variables have unique keys. If a decoding option
+    has different values for different variables, all keys are unique.
     """
     if any(isinstance(option, Mapping) for option in decoding.values()):
         return {name: name for name in variables}
@@ -431,11 +438,12 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | BooleanCo
 
 
 def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
-    """Unpack a ``_FillValue`` attribute if it is a packed value of a ``fixedscaleoffset`` filter.
+    """Unpack a ``_FillValue`` attribute that VirtualiZarr left packed.
 
     In Zarr, a fill value is a decoded value, even if the array has filters. VirtualiZarr before 2.0
     converted the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue``
-    packed (VirtualiZarr issue 670). A fill value that fits the packed dtype is therefore ambiguous.
+    packed (VirtualiZarr issue 670). If an array has this filter, a fill value that fits the packed
+    dtype is therefore ambiguous: it may or may not be packed.
 
     An ambiguous fill value is kept if some packed value decodes to it, and unpacked otherwise. In
     both cases, a warning is issued if unpacking would change the value. All other fill values are

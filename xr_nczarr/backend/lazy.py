@@ -115,7 +115,7 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 
 
 class SelectedArray(_Selectable):
-    """A selection of a lazy array, which combines all indexing operations applied so far."""
+    """The part of a lazy array that remains after all indexing operations applied so far."""
 
     __slots__ = ("selection", "source")
 
@@ -166,7 +166,7 @@ class CodedArray(_Selectable):
     Attributes
     ----------
     array
-        Selection of the stored values, which combines all indexing operations applied so far.
+        The stored values that remain after all indexing operations applied so far.
     declared
         Data type of the decoded values.
     coders
@@ -263,7 +263,10 @@ class CodedArray(_Selectable):
 
 
 def _apply_coder(coder: Any, encoded: Any, dtype: np.dtype[Any]) -> Any:
-    """Decode values with one of xarray's coders, as part of a variable of type `dtype`."""
+    """Decode values with one of xarray's coders.
+
+    `dtype` is the dtype that xarray has declared for the decoded variable.
+    """
     function: Any = getattr(coder, "func", None)
     if "use_cftime" in getattr(function, "keywords", ()):
         return decode_dates(function, np.asarray(encoded), dtype)
@@ -276,7 +279,7 @@ def _apply_coder(coder: Any, encoded: Any, dtype: np.dtype[Any]) -> Any:
 def decoder_errors_as_metadata(store: str, variable: str) -> Iterator[None]:
     """Convert errors from xarray's decoders to MetadataError.
 
-    MemoryError and errors raised by this package are passed on unchanged.
+    MemoryError and errors raised by this package are not converted.
     """
     try:
         yield

@@ -34,8 +34,8 @@ class Opening:
     Attributes
     ----------
     target
-        The target that the caller passed. Only a path or URL is pickled. Any other target is None
-        after unpickling.
+        The target that the caller passed. A path or URL is pickled. Any other target is not
+        pickled, and is None after unpickling.
     """
 
     target: Any
@@ -91,14 +91,14 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
     """Return the encoding keys that describe codecs.
 
     The key ``codecs`` lists numcodecs configurations in encoding order, so that this package can
-    write a copy with the same codecs. The netCDF engines ignore this key. Instead, they apply
+    write a copy with the same codecs. The netCDF engines ignore ``codecs``. Instead, they apply
     netCDF-style keys such as ``zlib`` and ``shuffle``, and fail on keys that they do not support.
-    Some codecs therefore have no netCDF-style key:
+    The netCDF-style keys of some codecs are therefore left out:
 
-    - If `plain` is True, the array is plain Zarr and can have codecs that some netCDF builds lack.
-      Only codecs that every build of HDF5 supports then have such a key.
-    - Blosc has none, because the netCDF engines would also require the name of its internal
-      compressor.
+    - If `plain` is True, the array is plain Zarr. The keys of codecs that some builds of netCDF-C
+      and HDF5 lack are left out.
+    - The key ``blosc`` is left out for Blosc, because the netCDF engines would also need the name
+      of Blosc's internal compressor.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}
@@ -142,7 +142,7 @@ def xarray_attributes(holder: Group | Variable) -> dict[str, Any]:
 
     In NCZarr stores, a list that contains a single string is replaced with that string. In plain
     Zarr, such a list is kept. Attributes that declare the width of fixed-width strings are left
-    out, because they belong to the encoding.
+    out, because they describe how strings are stored.
     """
     typed = holder.node is not None and is_annotated(holder.node)
     return {

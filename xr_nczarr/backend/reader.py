@@ -70,8 +70,8 @@ class StoredGroup:
         dropped, unreadable or undecodable. It has no values and is not decoded, but attributes of
         other variables can refer to it.
     as_stored
-        Variables that are opened without decoding, keyed by name. Each of them also has a
-        placeholder.
+        Variables that are opened without decoding, keyed by name. For each of them, `variables`
+        contains a placeholder.
     unreadable
         Names of the variables in `as_stored` whose values cannot be read.
     problems
@@ -241,9 +241,9 @@ class StoredGroup:
         return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return the error to raise when values are read, or None if all codecs are available.
+        """Return the error that a read would raise, or None if all codecs are available.
 
-        This method also caches the encoding keys that describe the codecs.
+        If the codecs are available, the encoding keys that describe them are cached.
         """
         options, node = self.opened.options, variable.node
         assert node is not None

@@ -1,4 +1,4 @@
-"""Decode times such that all parts of a variable have one dtype, and missing dates stay missing."""
+"""Decode all times of a variable to the same dtype, and keep missing dates missing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def for_empty_times(
     """Return decoding options that let xarray decode empty time variables.
 
     By default, xarray fails to decode an empty array in a calendar that NumPy does not support,
-    because it looks for the earliest time. With ``use_cftime=True``, it skips this search.
+    because it searches the array for the earliest time. With ``use_cftime=True``, xarray skips this
+    search.
     """
     if decoding.get("decode_times", True) is not True or decoding.get("use_cftime") is not None:
         return decoding
@@ -40,9 +41,9 @@ def for_empty_times(
 
 
 def convert_multiples(stored: Array, times: Array) -> None:
-    """Convert times that count multiples of a unit, such as 10 seconds, to the unit itself.
+    """Convert times from a multiple of a unit, such as ``datetime64[10s]``, to the unit itself.
 
-    The converted values of `stored` are written to `times`.
+    The converted values of `stored` are written into `times`.
 
     Raises
     ------
@@ -63,15 +64,17 @@ def convert_multiples(stored: Array, times: Array) -> None:
 def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[Any]) -> Array:
     """Decode dates, and represent missing dates as NaT or, for cftime dates, as NaN.
 
-    cftime itself would return the reference date for NaN.
+    cftime itself would decode NaN to the reference date.
 
     Parameters
     ----------
     decode
-        xarray's function for decoding dates, with all its options.
+        xarray's function for decoding dates, with its options already bound.
+    numbers
+        Stored numbers, in which NaN marks a missing date.
     dtype
-        The dtype of the variable. If it is object, all dates become cftime dates, whereas xarray
-        itself would return NumPy times whenever NumPy could represent all of `numbers`.
+        The dtype that xarray declared for the variable. If it is object, all dates become cftime
+        dates. By itself, xarray would return NumPy times if NumPy can represent all of `numbers`.
     """
     if dtype.kind == "M":
         times = decode(numbers)
@@ -90,14 +93,15 @@ def as_declared(
     """Convert times to the dtype that the variable declares. Return other values unchanged.
 
     dask assumes that each block has the declared dtype. If a block had another dtype, dask would
-    convert blocks to a common dtype, and thereby change times.
+    convert the blocks to a common dtype, and thereby change times.
+
+    Times stored as floats are rounded to the declared unit if rounding changes them by no more than
+    the precision of the floats. For example, 10 minutes may be stored as 9.999999999 minutes.
 
     Parameters
     ----------
     numbers, decode
-        The stored numbers, and the function that decoded them to `values`. Times stored as floats
-        are rounded to the declared unit if this changes them by no more than the precision of the
-        floats. For example, 10 minutes may be stored as 9.999999999 minutes.
+        The stored numbers, and the function that decoded them to `values`.
 
     Raises
     ------
