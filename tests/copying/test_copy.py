@@ -560,7 +560,7 @@ def test_rerunning_killed_copy_completes_it_without_rewriting_chunks(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("target", "note"), [("two", "to complete it"), ("two.nc", "from the beginning")]
+    ("target", "note"), [("two", "to complete it"), ("two.nc", "to start over")]
 )
 def test_interrupted_copy_command_explains_how_to_continue(
     tmp_path: Path, target: str, note: str, capsys

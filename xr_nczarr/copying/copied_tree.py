@@ -64,7 +64,9 @@ class CopiedTree(Tree):
     arrays: dict[str, ChunkedArray] = field(default_factory=dict)
 
     def add_source(self, source: Source) -> None:
-        """Add all groups and variables of a source. No values are read, except to measure strings.
+        """Add all groups and variables of a source.
+
+        No values are read, except strings if the length of the longest one must be known.
 
         Raises
         ------
@@ -73,7 +75,7 @@ class CopiedTree(Tree):
         ConflictError
             If a chunk length is less than 1.
         UnsupportedError
-            If the layout cannot express a part of the source, and `skip_unsupported` is false.
+            If the layout cannot express a part of the source, and `skip_unsupported` is False.
         """
         self._check_chunks(source)
         self.leave_out([description for _, description in source.unsupported])
@@ -109,7 +111,7 @@ class CopiedTree(Tree):
         Raises
         ------
         UnsupportedError
-            If `descriptions` is not empty and `skip_unsupported` is false.
+            If `descriptions` is not empty and `skip_unsupported` is False.
         """
         self.skipped += descriptions
         if descriptions and not self.skip_unsupported:
@@ -203,7 +205,11 @@ class CopiedTree(Tree):
         )
 
     def _encoding(self, variable: Variable) -> tuple[dict[str, Any], bool]:
-        """Return the encoding keys for chunks and codecs, and whether the caller requested them."""
+        """Return the encoding keys for chunks and codecs.
+
+        Also return True if the caller requested codecs or different chunks, and False if both are
+        those of the source.
+        """
         node, names = variable.node, [dimension.name for dimension in variable.dimensions]
         assert node is not None
         chunks = node.chunk_shape if names else ()
@@ -258,8 +264,13 @@ def _stored_chunks(variable: Variable) -> list[Any]:
 def _fill_value(variable: Variable, layout: Layout) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
-    The source's fill value is kept if the Zarr version requires one, if the source has a
-    ``_FillValue`` attribute, or if its dtype is not in `_MASKED`. Otherwise:
+    The source's fill value is kept in each of these cases:
+
+    - The Zarr version of the target requires a fill value.
+    - The source has a ``_FillValue`` attribute.
+    - A fill value of this dtype never masks values in the target (see `_MASKED`).
+
+    Otherwise:
 
     - Zero is left out, because missing chunks of an array without a fill value are read as zeros.
     - NaN is kept, because it masks only NaN.

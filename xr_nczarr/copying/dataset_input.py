@@ -56,10 +56,11 @@ def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr
 def netcdf_tree(
     datasets: Mapping[str, xr.Dataset],
 ) -> tuple[Group, dict[str, ExplicitlyIndexed]]:
-    """Return the root of the netCDF tree that the datasets represent, and all values by path.
+    """Return the root group of the netCDF tree that datasets represent, and the values by path.
 
-    `datasets` maps the paths of groups to their datasets,
-    which were opened without decoding. If a variable cannot be copied, its `error` says why.
+    `datasets` maps the path of each group to its dataset, which must have been opened without
+    decoding. The second result maps the path of each variable to its values. If a variable cannot
+    be copied, its attribute `error` contains the reason.
     """
     tree, values = Tree(Layout()), {}
     for path, dataset in datasets.items():

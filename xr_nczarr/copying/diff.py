@@ -52,7 +52,8 @@ class Difference:
         The differing item as it appears in each dataset, formatted as CDL. None if the dataset does
         not contain the item. If values differ, this is the first differing value.
     note
-        If values differ: how many, the position of the first one, and the largest difference.
+        If values differ, the number of differing values, the position of the first one, and the
+        largest difference. Otherwise empty.
     """
 
     path: str
@@ -72,7 +73,7 @@ class Comparison(Result):
     differences
         All differences, group by group.
     unread
-        Descriptions of everything that could not be compared.
+        Descriptions of everything that was not compared, because netCDF cannot express it.
     """
 
     first: str
@@ -82,7 +83,7 @@ class Comparison(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether all contents of the datasets could be compared and are equal."""
+        """Whether the datasets have no differences, and everything requested could be compared."""
         return not (self.differences or self.unread)
 
     def __repr__(self) -> str:
@@ -287,7 +288,10 @@ class _Comparator:
 def _pairs(
     first: Mapping[str, _Item], second: Mapping[str, _Item]
 ) -> Iterator[tuple[str, _Item | None, _Item | None]]:
-    """Yield every key of the two mappings, with its value in each. A missing value is None."""
+    """Yield each key of the two mappings, followed by its value in each mapping.
+
+    If a mapping does not contain the key, the value is None.
+    """
     for key in {**first, **second}:
         yield key, first.get(key), second.get(key)
 
@@ -315,7 +319,8 @@ def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray
 def _is_same_json(first: Any, second: Any) -> bool:
     """Return whether two attributes are JSON objects or lists with equal contents.
 
-    netCDF-C reads such attributes as text, and different programs format the same JSON differently.
+    netCDF-C reads such attributes as text. The texts can differ even if the contents are equal,
+    because different programs format the same JSON differently.
     """
     texts = [value for value in (first, second) if isinstance(value, str)]
     if len(texts) < 2 or not all(text.startswith(("{", "[")) for text in texts):

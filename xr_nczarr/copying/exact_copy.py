@@ -134,9 +134,9 @@ def copy(
         A path, URL, mapping or reference set that ``engine="nczarr"`` opens, or a file that another
         engine opens.
     target
-        A path, URL or mapping. A path that ends in ``.nc``, ``.nc4``, ``.cdf`` or ``.netcdf``
-        becomes a netCDF-4 file, which requires the netCDF4 package. With the fragment
-        ``#mode=nczarr,file``, it becomes a store instead.
+        A path, URL or mapping. If a path ends in ``.nc``, ``.nc4``, ``.cdf`` or ``.netcdf``, the
+        copy is a netCDF-4 file, which requires the netCDF4 package. To create a store with such a
+        name instead, append the fragment ``#mode=nczarr,file``.
     group
         The group that becomes the root of the target. If None, the whole source is copied.
     variables
@@ -350,7 +350,7 @@ def _noting_how_to_continue(*, resumable: bool) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, StorageError) as error:
-        how = "to complete it" if resumable else "from the beginning"
+        how = "to complete it" if resumable else "to start over"
         error.add_note(f"The copy is incomplete: run it again {how}")
         raise
 
@@ -378,7 +378,7 @@ def _resume_marker(state: str, plan: WritePlan) -> bytes:
     """Return the content of the marker that tells a later run whether it can resume this copy.
 
     The content is a digest of the source's state, the plan and the machine's boot ID. The boot ID
-    is included because chunks that have not been flushed may be lost in a reboot.
+    is included because chunks that have not been flushed to disk may be lost in a reboot.
     """
     digest = hashlib.sha256(f"{state}{boot_id()}".encode())
     for key, document in plan.documents.items():

@@ -122,7 +122,11 @@ def _source_in_store(opened: OpenedStore, *, netcdf_types: bool) -> Source:
 def _source_in_file(
     stack: ExitStack, path: str, engine: str | None, options: Mapping[str, Any]
 ) -> Source:
-    """Open a file through netCDF-C, or with an xarray engine. `stack` closes the file."""
+    """Open a file, and register it with `stack`, which will close it.
+
+    If `engine` is None and netCDF4 is installed, netCDF-C reads the file. Otherwise, an xarray
+    engine does.
+    """
     unsupported: list[tuple[str, str]] = []
     values: Mapping[str, ExplicitlyIndexed]
     if engine is None and find_spec("netCDF4") is not None:

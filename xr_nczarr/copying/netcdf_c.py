@@ -1,9 +1,9 @@
-"""Call netCDF-C functions directly, in the library that netCDF4-python uses.
+"""Call functions of the netCDF-C library that netCDF4-python is linked to.
 
 netCDF4-python itself cannot be used for exact copies. It does not distinguish characters from
 strings in attributes, and it leaves out variables of unknown types. If several groups define
-dimensions with the same name, it always uses the nearest one, and may therefore truncate the values
-of a variable.
+dimensions with the same name, it always chooses the one in the nearest group. It may therefore
+truncate the values of a variable.
 """
 
 from __future__ import annotations
@@ -130,12 +130,15 @@ class Handle:
     ) -> list[int]:
         """Return the integers that a netCDF-C function writes to an array.
 
+        The function must have two consecutive output parameters: the number of integers, and the
+        array.
+
         Parameters
         ----------
         arguments, rest
-            The arguments before and after the two output parameters: the count and the array.
+            The arguments before and after these two parameters.
         types
-            The C types of the count and of the integers.
+            The C types of the number of integers, and of the integers themselves.
         """
         count = types[0]()
         self.call(function, *arguments, ctypes.byref(count), None, *rest)
@@ -178,7 +181,7 @@ def _reopened(path: str, *_: int) -> Handle:
 
     The other arguments are the modification time and the size of the file. If either has changed,
     the file is reopened. The file stays open until the process ends. The garbage collector must not
-    close it, because closing acquires the HDF5 lock, which must not happen at unpredictable times.
+    close it at an unpredictable time, because closing a file acquires the HDF5 lock.
     """
     return Handle(path)
 

@@ -153,7 +153,8 @@ class NetcdfFile:
     ) -> tuple[int, ...]:
         """Return the chunk shape of a variable.
 
-        A contiguous variable has no chunks, so the default result of `chunk_shape` is returned.
+        A contiguous variable has no chunks. In this case, return the shape that the function
+        `chunk_shape` chooses by default.
         """
         shape = variable.shape
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * len(shape))()
@@ -243,7 +244,7 @@ class NetcdfValues(BackendArray):
     def _read(self, key: tuple[int | slice, ...]) -> Array:
         """Read the bounding box of the selected elements, and return only the selected ones.
 
-        The steps of slices are positive; see `explicit_indexing_adapter`.
+        Slices in `key` have positive steps, as xarray's `explicit_indexing_adapter` guarantees.
         """
         starts, lengths, within = [], [], []
         for item, size in zip(key, self.shape, strict=True):
@@ -324,9 +325,9 @@ _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
 
 
 def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert a ``_FillValue`` attribute that contains text to a scalar.
+    """Convert a ``_FillValue`` attribute to a scalar if it contains text.
 
-    Any other value is returned unchanged. `dtype` is the type of the variable, which can differ
+    Any other value is returned unchanged. `dtype` is the dtype of the variable, which can differ
     from that of the attribute.
     """
     if value is NO_STRINGS:

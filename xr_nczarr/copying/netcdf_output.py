@@ -59,7 +59,7 @@ _RESERVED = (
 class FileLayout(Layout):
     """The layout of netCDF-4 files.
 
-    It supports the same types as NCZarr, except that its strings are variable-length.
+    This layout supports the same types as NCZarr, except that strings have variable length.
     """
 
     dialect: str = "netCDF-4"
@@ -150,7 +150,7 @@ class _FileWriter:
     variables
         The variables defined so far, keyed by path.
     in_flight
-        Counter of the assignments in progress. The file is not closed until they have ended.
+        Counts the writes in progress. The file is closed only after all of them have ended.
     """
 
     handle: Handle
@@ -260,7 +260,10 @@ class _FileWriter:
 
 @dataclass(frozen=True, slots=True)
 class StoredVariable:
-    """A variable in a file that is open for writing. Assigning to a region writes the values."""
+    """A variable in a file that is open for writing.
+
+    Values that are assigned to a region of the variable are written to the file.
+    """
 
     handle: Handle
     ncid: int

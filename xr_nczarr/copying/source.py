@@ -25,10 +25,11 @@ class Source:
     values_of
         Function that returns the stored values of a variable in `root`.
     store
-        The store that contains the source. For a file, a store at the path of the file.
+        The store that contains the source. If the source is a file, this is a `LocalStore` at the
+        path of the file.
     state
-        Function that returns a string that changes whenever the source does, or None if changes
-        cannot be detected.
+        Function that returns the state of the source as a string, which differs whenever the source
+        has changed. It returns None if changes cannot be detected.
     unsupported
         Everything in the source that no target can express; see `NetcdfFile`.
     """
@@ -64,7 +65,8 @@ class Subset:
     def of(self, source: Source) -> Source:
         """Return the selected part of a source.
 
-        Its variables have the dimensions of the subset, but keep the array nodes of the source.
+        Variables in the result have the dimensions of the subset, but keep the array nodes of the
+        source.
 
         Raises
         ------
@@ -127,9 +129,9 @@ class Subset:
     ) -> Group:
         """Return the part of a group that belongs to the subset.
 
-        If variables are selected, only `needed` dimensions are included, and descendants without
-        dimensions or variables are left out. The original of each variable is added to `originals`,
-        keyed by its path in the subset.
+        If `self.variables` is not None, only dimensions in `needed` are included, and descendants
+        that contain neither dimensions nor variables are left out. Each included variable of the
+        source is added to `originals`, keyed by its path in the subset.
         """
         part = replace(group, path=self._moved(group.path), dimensions={}, variables={}, groups={})
         for name, dimension in group.dimensions.items():

@@ -39,8 +39,8 @@ def copy_chunks(
 ) -> tuple[list[str], int]:
     """Copy the chunks of arrays, except for chunks that an interrupted copy has already written.
 
-    Return the paths of the arrays whose chunks are copied without re-encoding, and the number of
-    chunks (or shards) that this call copied without re-encoding.
+    Return the paths of the arrays that did not have to be re-encoded, and the number of chunks (or
+    shards) that this call copied without re-encoding.
     """
     as_bytes: list[tuple[ChunkedArray, ArrayWrite]] = []
     small: list[ArrayWrite] = []
@@ -112,7 +112,8 @@ def _copy_objects(
 ) -> Iterator[tuple[int, int]]:
     """Copy the objects of an array in batches, except for those in `existing`.
 
-    For each batch, yield the number of its objects and the number of objects that were copied.
+    For each batch, yield two numbers: how many objects it contains, and how many of them were
+    copied from the source.
     """
     node = write.node
     size = math.prod(node.object_shape) * node.dtype.itemsize
@@ -150,8 +151,8 @@ def _store_fill_chunks(node: ArrayNode, store: Store, chunks: Sequence[Index]) -
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
     """Split or rechunk a write so that no two dask blocks share a stored object.
 
-    Most writes are only rechunked. A large write whose blocks have to change is split into several
-    writes, because dask would otherwise keep too many blocks in memory.
+    Most writes are only rechunked. If a write of more than 1 GiB needs to be rechunked, it is first
+    split into several writes, because dask would otherwise keep too many blocks in memory.
     """
     parts = _parts(write, _MAX_REARRANGED_BYTES) if _is_large(write) else [write]
     yield from (part.aligned() for part in parts)
@@ -162,7 +163,7 @@ def _is_large(write: ArrayWrite) -> bool:
 
 
 def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
-    """Split a write along the boundaries of stored objects into parts of up to `max_bytes`.
+    """Split a write into parts of up to `max_bytes`, along the boundaries of stored objects.
 
     A part contains at least one object, even if that object is larger than `max_bytes`.
     """
