@@ -1,7 +1,8 @@
 """Define the accessors ``ds.nczarr``, ``da.nczarr`` and ``tree.nczarr``.
 
-xarray has no entry point for accessors, and importing this module does not import xarray. The
-accessors are therefore registered once this module and xarray are both imported, in either order.
+A package cannot announce its accessors to xarray through entry points, and importing this module
+does not import xarray. The accessors are therefore registered as soon as both this module and
+xarray have been imported, in either order.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class NczarrAccessor:
-    """The functions of `xr_nczarr` as methods of an xarray object."""
+    """Methods of xarray objects that call the functions of the same names in `xr_nczarr`."""
 
     def __init__(self, obj: Any) -> None:
         self._obj = obj

@@ -372,16 +372,19 @@ class _Line:
 
 
 def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Return the CDL name of a dimension, as used in a group.
+    """Return the name by which the CDL of a group refers to a dimension.
 
-    `visible` maps short names to the dimensions to which they refer in the group. If the short name
-    would refer to a different dimension, the full path is returned.
+    `visible` maps each short name to the dimension that it denotes in the group. If the short name
+    of `dimension` denotes a different dimension, the full path is returned.
     """
     return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
 
 
 def _reason_to_leave_out(item: Group | Variable) -> str:
-    """Return why CDL cannot express a group or variable, or an empty string if it can."""
+    """Return a sentence that says why a group or variable is left out of the CDL.
+
+    The sentence is empty if CDL can express the group or variable.
+    """
     if isinstance(item, Group):
         name, error = quote(item.path), item.error if item.is_unreadable else None
     else:

@@ -82,8 +82,8 @@ def name_text(name: str) -> str:
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
     """Return the name of the CDL type for values of a dtype and kind.
 
-    If netCDF lacks the dtype, another type that represents the values exactly is used. The result
-    is None if there is no such type.
+    If netCDF does not have the dtype, return the name of another type that represents the values
+    exactly, or None if there is no such type.
     """
     if kind in ("char", "string"):
         return kind
@@ -162,9 +162,10 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Return values in a netCDF type that represents them exactly.
+    """Convert values whose dtype netCDF lacks to a netCDF type that represents them exactly.
 
-    Only types that netCDF lacks are converted.
+    If netCDF has the dtype, or if no netCDF type can represent the values exactly, they are
+    returned unchanged.
     """
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
@@ -211,9 +212,9 @@ def _with_suffix(text: str, name: str) -> str:
 
 
 class TimeUnits(NamedTuple):
-    """The units of a time variable, including the reference date, and its calendar.
+    """The units and the calendar of a time variable.
 
-    The calendar is None if the variable does not declare one.
+    The units include the reference date. The calendar is None if the variable does not declare one.
     """
 
     units: str
@@ -222,9 +223,9 @@ class TimeUnits(NamedTuple):
     def texts(self, values: Array, numbers: Sequence[str]) -> list[str]:
         """Format times as dates in quotation marks.
 
-        `numbers` contains the same values formatted as numbers, with ``_`` for missing values. The
-        texts of missing and non-finite values are returned unchanged. If xarray cannot decode the
-        values, all texts are returned unchanged.
+        `numbers` contains the text of each value as a number, or ``_`` if the value is missing.
+        Missing and non-finite values keep this text. If xarray cannot decode the values, all values
+        keep it.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime

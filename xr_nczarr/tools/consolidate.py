@@ -54,8 +54,11 @@ def consolidate(
     Raises
     ------
     UnsupportedError
-        If the Zarr version does not support consolidated metadata, or if the store has the layout
-        of netCDF-C 4.8.0, which keeps NCZarr metadata in separate objects.
+        If the store is not writable, if the Zarr version does not support consolidated metadata, or
+        if the store has the layout of netCDF-C 4.8.0, which keeps NCZarr metadata in separate
+        objects.
+    NotFoundError
+        If the store does not exist.
     """
     change = change_store(target, storage_options, "consolidate", progress=progress)
     with change as (transaction, opened):

@@ -45,7 +45,8 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        The reasons why the cost of some variables is unknown, keyed by the path of the variable.
+        The reasons why the cost of variables is unknown, keyed by the path of the variable. Empty
+        if the cost of every variable is known.
     """
 
     readings: tuple[VariableReading, ...]
@@ -157,9 +158,10 @@ def _explanation(
     indexers: Indexers,
     requested: Collection[str] | None,
 ) -> Explanation:
-    """Predict the cost of reading the requested variables among `sources`.
+    """Predict the cost of reading the variables in `sources` whose names or paths are requested.
 
-    `select` applies the indexers to a source, and returns the array and the selection to read.
+    `sources` maps paths to variables. `select` takes a variable and the indexers, and returns the
+    stored array and the selection to read from it. If `requested` is None, all variables are read.
     """
     dimensions = {name for names, _ in sources.values() for name in names}
     for name in indexers:
@@ -189,12 +191,14 @@ def _explanation(
 
 @contextmanager
 def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
-    """Suppress errors raised in the ``with`` block, and store the message in ``left_out[path]``.
+    """Suppress an NczarrError that is raised in the ``with`` block.
+
+    The message of the error is stored in ``left_out[path]``.
 
     Raises
     ------
     ConflictError
-        If a selected position is out of bounds. This error is not suppressed.
+        If the block raises IndexError, because a selected position is out of bounds.
     """
     try:
         yield
@@ -205,7 +209,10 @@ def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> _Sources:
-    """Return the variables in a group and its descendants, keyed by their relative paths."""
+    """Return the variables in a group and its descendants, with the names of their dimensions.
+
+    The keys are paths relative to the group, without a leading slash.
+    """
     sources = {}
     for group in top.walk():
         visible = opened.visible_dimensions(group.path)

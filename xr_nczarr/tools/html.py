@@ -44,7 +44,7 @@ STYLE = """<style>
 
 
 def page(title: str, *parts: str) -> str:
-    """Return the HTML representation of a result.
+    """Return the HTML representation of a result: its title, followed by `parts`.
 
     `title` is escaped by this function, but `parts` must already be HTML.
     """
@@ -105,14 +105,15 @@ def grid_svg(
 ) -> str:
     """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
-    Dimensions along which the selection skips chunks are preferred, then dimensions with the most
-    chunks. Return an empty string for a scalar or an array without elements.
+    If the array has more than two dimensions, two of them are chosen. Dimensions along which the
+    selection skips chunks take precedence, followed by those with the most chunks. Return an empty
+    string for a scalar or an array without elements.
 
     Parameters
     ----------
     names
-        Names of the dimensions, for the caption. If a dimension has no name, the caption contains
-        only numbers.
+        Names of the dimensions, for the caption. If the dimensions have no names, the caption
+        contains only numbers.
     touched
         For each dimension, the indices of the chunks that a selection touches. These chunks are
         highlighted. If empty, no chunk is highlighted.

@@ -41,8 +41,8 @@ class StoreInfo(Result):
     root
         The group that was requested, or the root group.
     layout
-        The netCDF-C releases that write this dialect or, if the store was written as
-        ``"universal"``, those that can read it. Empty for plain Zarr.
+        The netCDF-C releases that write this dialect. If the store was written as ``"universal"``,
+        the netCDF-C releases that can read it. Empty for plain Zarr.
     stored_chunks
         Mapping from the path of each variable to its `StoredChunks`. None if counting was not
         requested, and empty if the chunks could not be counted.
@@ -69,9 +69,9 @@ class StoreInfo(Result):
     def totals(self) -> dict[str, int | None]:
         """Return the total numbers of groups, variables, chunks and bytes.
 
-        The chunk and byte totals do not include variables that cannot be read. If chunks were not
-        counted, the totals of chunks and of stored bytes are left out. A total is None if it is
-        unknown for any variable.
+        Variables that cannot be read do not contribute to the totals of chunks and bytes. A total
+        is None if it is unknown for any other variable. If chunks were not counted, the totals of
+        chunks and of stored bytes are left out.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]

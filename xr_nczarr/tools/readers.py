@@ -63,8 +63,8 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
 def is_netcdf_name(name: str) -> bool:
     """Return whether netCDF-C can open a store that contains a dimension or variable of this name.
 
-    netCDF-C normalizes names to Unicode's form C before looking them up, so it does not find names
-    that are stored in another form.
+    netCDF-C converts names to Unicode Normalization Form C before looking them up. It therefore
+    does not find names that are stored in another form.
     """
     is_short = len(name.encode("utf-8", "surrogatepass")) <= _MAX_NETCDF_NAME_BYTES
     return is_short and is_normalized("NFC", name) and _NETCDF_NAME.fullmatch(name) is not None
@@ -119,7 +119,10 @@ def _stored_parameters(spec: CodecSpec) -> Mapping[str, Any]:
 
 
 def _problem_with_names(node: ArrayNode, zarr: Format) -> str:
-    """Return the reason why xarray's zarr engine cannot name the dimensions, or an empty string."""
+    """Return the reason why xarray's zarr engine cannot name the dimensions of an array.
+
+    Return an empty string if it can.
+    """
     names: Any = node.attributes.get(XARRAY_DIMENSIONS)
     if zarr.has_dimension_names:  # the engine then ignores the attribute
         names = node.dimension_names if node.shape else []

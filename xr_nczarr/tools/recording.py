@@ -1,4 +1,4 @@
-"""Predict which requests a read will send, by running it against a store that only records them."""
+"""Predict the requests that a read will send, by running the read against a simulated store."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ class VariableReading:
 class ObjectSizes:
     """The sizes of the objects that contain the chunks of some arrays in a store.
 
-    The sizes are determined without reading the objects. If looking up a size would take a request,
-    the sizes of all objects under `prefix` are listed once instead.
+    The sizes are determined without reading the objects. If the size of an object cannot be
+    determined without a request, all objects under `prefix` are listed once, with their sizes.
     """
 
     def __init__(self, arrays: Sequence[ChunkedArray]) -> None:
@@ -128,8 +128,8 @@ def record_read(
 ) -> VariableReading:
     """Predict the cost of reading a selection of a variable, without reading any object.
 
-    The selection is read from simulated objects instead of the stored objects, into a result that
-    takes no memory.
+    The read is run on simulated objects instead of the stored objects. Its result takes no memory,
+    because the selected values are not kept.
 
     Parameters
     ----------

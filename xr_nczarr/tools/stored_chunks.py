@@ -35,7 +35,7 @@ class StoredChunks:
     Attributes
     ----------
     node
-        The variable's `readable_node`.
+        Metadata of the array that contains the variable's values; see `Variable.readable_node`.
     extent
         Number of objects along each dimension of the grid.
     stored_bytes
@@ -77,12 +77,11 @@ class StoreContents(NamedTuple):
     Attributes
     ----------
     chunks
-        The stored objects of each variable, keyed by path.
+        The stored objects of each variable, keyed by path. Empty if they could not be counted.
     others
         The keys of all objects that are not chunks or shards. Empty if the store cannot be listed.
     reason
-        Why the stored objects could not be counted, in which case `chunks` is empty. An empty
-        string if they were counted.
+        Why the stored objects could not be counted. Empty if they were counted.
     """
 
     chunks: dict[str, StoredChunks]
@@ -123,7 +122,7 @@ def count_stored_chunks(
 def _folders(store: Store, prefix: str = "") -> Iterator[str]:
     """Yield the paths of all folders below `prefix`.
 
-    A folder can exist at the path where a chunk is expected.
+    Folders are included in the count, because one can exist at the path where a chunk is expected.
     """
     for name in store.list_names(prefix).prefixes if store.has_folders else ():
         yield f"{prefix}{name}"
@@ -137,7 +136,7 @@ def _counted(
 ) -> StoreContents:
     """Build the result of `count_stored_chunks` by assigning each object to its variable.
 
-    A folder whose path is the key of a chunk counts as that chunk.
+    A folder whose path is the key of a chunk counts as that chunk, with unknown size.
     """
     by_path = _expected(opened)
     by_folder: dict[str, list[StoredChunks]] = {}

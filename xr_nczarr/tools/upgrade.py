@@ -98,6 +98,10 @@ def upgrade(
     ConflictError
         If the dialect cannot express all of the store's metadata, or if a plain Zarr store would
         need NCZarr metadata but `annotate` is False. Nothing is written in either case.
+    UnsupportedError
+        If the store is not writable.
+    NotFoundError
+        If the store does not exist.
     NczarrError
         If a group or variable cannot be read.
     """
@@ -146,10 +150,13 @@ def upgrade(
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
     """Render the metadata documents of a store in another dialect (NCZarr layout).
 
-    Return a mapping from keys to documents, and the dialect that a reader would detect in them.
+    Return a mapping from keys to documents, and the dialect that a reader of these documents would
+    detect.
 
     Raises
     ------
+    UnsupportedError
+        If this package cannot write the store's variant of Zarr.
     ConflictError
         If the dialect cannot express all metadata of the store.
     """
@@ -215,10 +222,10 @@ def _attributes(decoded: Mapping[str, Any], node: Node, layout: Layout) -> dict[
 
 
 def _normalized_codec(spec: CodecSpec) -> CodecSpec:
-    """Return a numcodecs codec with parameters that all readers understand.
+    """Replace parameters of a numcodecs codec that only netCDF-C understands.
 
     Some netCDF-C releases wrote numbers as strings, or a shuffle codec with an element size of 0.
-    All other codecs are returned unchanged.
+    A codec without such parameters is returned unchanged.
     """
     if not spec.is_buffer_filter:
         return spec

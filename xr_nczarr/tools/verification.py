@@ -24,10 +24,10 @@ class Finding:
     Attributes
     ----------
     severity
-        ``"error"`` is for damaged or contradictory values and metadata, incomplete coordinates and
-        interrupted writes. ``"warning"`` is for other missing chunks, leftover objects, and
-        problems that other programs have with the store. ``"note"`` is for features that other
-        programs need in order to read the store.
+        ``"error"`` means that values or metadata are damaged or contradictory, that a coordinate is
+        incomplete, or that a write was interrupted. ``"warning"`` means a less serious problem,
+        such as other missing chunks, leftover objects, or a part that other programs cannot read.
+        ``"note"`` means a feature that other programs need in order to read the store.
     place
         Key of the object, or path of the group or array, in which the problem was found.
     detail

@@ -56,7 +56,7 @@ def verify(
     """Check the integrity of a store by decoding all chunks and comparing all metadata.
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. `verify`
-    does not check whether xarray can decode the values, for example with the attribute `units`. A
+    does not check whether xarray can decode the values, for example whether ``units`` are valid. A
     missing chunk is an error in a coordinate variable, and a warning in any other variable.
 
     There is one exception: if the missing chunks of a coordinate cover only one value, they cause
@@ -76,8 +76,8 @@ def verify(
         Whether to show a progress bar.
     group, storage_options, consolidated, zarr_format, missing_chunks, codecs, trust, limits
         See `xr_nczarr.options.OpenOptions`. With `group`, only chunks of that group are read. If
-        `consolidated` is None, the individual documents are read, and consolidated metadata is used
-        only if there are no individual documents.
+        `consolidated` is None, the individual documents are read. Consolidated metadata is used
+        only if there are no individual documents, or if the store cannot be listed to find them.
 
     Raises
     ------
@@ -150,11 +150,11 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
 def _open(
     target: Any, options: OpenOptions, documents: dict[str, Bytes | None]
 ) -> tuple[OpenedStore, Group]:
-    """Open a store and read its metadata, preferring individual to consolidated documents.
+    """Open a store and read its metadata, from the individual documents if possible.
 
-    If ``options.consolidated`` is None, fall back to consolidated metadata if there are no
-    individual documents, or if they cannot be found because the store cannot be listed. Any other
-    value of this option is used unchanged. All documents that are read are added to `documents`.
+    If ``options.consolidated`` is None, consolidated metadata is read only if there are no
+    individual documents, or if they cannot be found because the store cannot be listed. If the
+    option is True or False, it is obeyed. All documents that are read are added to `documents`.
     """
     if options.consolidated is not None:
         return open_all_groups(target, options, documents=documents)
@@ -176,7 +176,11 @@ def _error(place: str, error: NczarrError) -> Finding:
 
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield a finding for each metadata document that differs from its consolidated copy."""
+    """Yield a finding for each metadata document that differs from its consolidated copy.
+
+    This includes documents that exist only individually or only in the consolidated metadata. If
+    the consolidated metadata cannot be parsed, yield a single finding.
+    """
     zarr, limits = opened.hierarchy.zarr, opened.options.bounds
     key = zarr.consolidated_key
     store = MemoizingStore(opened.store, documents)
@@ -236,9 +240,10 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 
 
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
-    """Return whether a variable is a coordinate that lacks values because of `absent` chunks.
+    """Return whether a variable is a coordinate, and its missing chunks make it incomplete.
 
-    A single missing value is accepted, unless the fill value marks missing data; see `verify`.
+    `absent` contains the indices of the missing chunks. A single missing value is accepted, unless
+    the fill value marks missing data; see `verify`.
     """
     if not variable.is_coordinate:
         return False
@@ -281,7 +286,10 @@ class _Array:
 
     @property
     def threads(self) -> int:
-        """The number of threads to read with, or 0 if chunks are too small for threads to help."""
+        """The number of threads that read the array.
+
+        The number is 0 if the chunks are too small to benefit from threads.
+        """
         size = math.prod(self.array.node.object_shape) * self.array.node.dtype.itemsize
         if self.array.store.remote:
             return max(_MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, size)))
