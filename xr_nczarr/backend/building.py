@@ -117,7 +117,7 @@ def _decode(
     """Decode the variables of a group.
 
     Return the decoded variables, and an error for each variable that xarray cannot decode, keyed by
-    name. If there are any errors, the decoded variables are left empty.
+    name. If there are any errors, no decoded variables are returned.
 
     Raises
     ------
@@ -157,8 +157,8 @@ def _read_coordinates(
     Return two dicts keyed by name. The first contains the values of the coordinates. The second
     contains an error for each decoded coordinate whose values cannot be read or decoded.
 
-    Coordinates that are opened without decoding (`source.as_stored`) cause no errors. If one of
-    their chunks is missing or unreadable, the coordinate is left out of both dicts.
+    A coordinate that is opened without decoding (`source.as_stored`) causes no error. If one of its
+    chunks is missing or unreadable, the coordinate is left out of both dicts.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}

@@ -1,14 +1,14 @@
 """Decode variables according to the CF conventions, and mask and scale values chunk by chunk.
 
 xarray first decodes the metadata of a variable, which determines its dtype, attributes and
-encoding. The values of many variables only need to be masked, scaled or byte-swapped. In this case,
-xarray's operations on the whole array are replaced with the same operations on each chunk. Each
-chunk is converted by the thread that decompresses it, while the chunk is still in the processor's
-cache. The resulting values are bitwise identical to those of xarray.
+encoding. If the values only need to be masked, scaled or byte-swapped, xarray's operations on the
+whole array are replaced with the same operations on each chunk. Each chunk is converted by the
+thread that decompresses it, while the chunk is still in the processor's cache. The resulting values
+are bitwise identical to those of xarray.
 
-How xarray decodes numbers depends only on their dtype and a few attributes. In a large dataset,
-most variables share the same dtype and attributes. For each such combination, xarray therefore
-decodes the metadata of only one variable, and the result is applied to all others.
+How xarray decodes numbers depends only on their dtype and a few attributes. For each combination of
+these, xarray therefore decodes the metadata of only one variable, and the result is applied to all
+others. This saves time, because most variables in a large dataset share the same combination.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ def decode_variables(
     Parameters
     ----------
     variables
-        Stored variables. They may be changed in place, and numeric variables may be part of the
-        result themselves.
+        Stored variables. They may be changed in place, and the result may contain the same
+        objects.
     arrays
-        Lazy arrays of the variables that can be read, keyed by name. The `dtype` and the `convert`
-        attribute of an array may be changed in place.
+        Lazy arrays of the variables that can be read, keyed by name. The attributes `dtype`
+        and `convert` of these arrays may be changed in place.
     attributes
         Attributes of the group.
     decoding
@@ -373,7 +373,7 @@ def _decoding_keys(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Return a key for each variable. Variables with equal keys are decoded in the same way.
+    """Map each variable name to a key. Variables with equal keys are decoded in the same way.
 
     The key of a numeric variable consists of its dtype and the attributes that affect decoding.
     Bounds, non-numeric variables and unreadable variables have unique keys. If a decoding option
