@@ -54,7 +54,8 @@ class CopiedTree(Tree):
     skipped
         Descriptions of everything that was left out.
     arrays
-        The source arrays whose chunks may be copied unchanged, keyed by the path of the copy.
+        The source arrays whose chunks may be copied unchanged, keyed by the path of the copied
+        array.
     """
 
     chunks: Mapping[str, int] = field(default_factory=dict)

@@ -83,7 +83,7 @@ class Comparison(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether the datasets have no differences, and everything requested could be compared."""
+        """Whether everything requested was compared, and no differences were found."""
         return not (self.differences or self.unread)
 
     def __repr__(self) -> str:

@@ -145,8 +145,8 @@ def copy(
         ``coordinates`` attributes. If None, all variables are copied.
     select
         Mapping from dimension names to positions (integers or slices of integers) or labels
-        (floats, strings, or slices of labels, which include both ends). An integer or a single
-        label selects one element, but does not drop the dimension.
+        (floats, strings, dates, or slices of labels, which include both ends). An integer or a
+        single label selects one element, but does not drop the dimension.
     engine
         The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C (if
         netCDF4 is installed), and anything else with ``"nczarr"``. Other engines might not

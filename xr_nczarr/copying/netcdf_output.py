@@ -150,7 +150,7 @@ class _FileWriter:
     variables
         The variables defined so far, keyed by path.
     in_flight
-        Counts the writes in progress. The file is closed only after all of them have ended.
+        Counter of the writes in progress. The file is closed only after all of them have ended.
     """
 
     handle: Handle
