@@ -70,8 +70,8 @@ class StoreInfo(Result):
         """Return the total numbers of groups, variables, chunks and bytes.
 
         Variables that cannot be read do not contribute to the totals of chunks and bytes. A total
-        is None if it is unknown for any other variable. If chunks were not counted, the totals of
-        chunks and of stored bytes are left out.
+        is None if it is unknown for any readable variable. If chunks were not counted, the totals
+        of chunks and of stored bytes are left out.
         """
         items = [self.describe(item) for item in self.root.all_variables()]
         readable = [item for item in items if "error" not in item]

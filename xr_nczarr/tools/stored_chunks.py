@@ -122,7 +122,7 @@ def count_stored_chunks(
 def _folders(store: Store, prefix: str = "") -> Iterator[str]:
     """Yield the paths of all folders below `prefix`.
 
-    Folders are included in the count, because one can exist at the path where a chunk is expected.
+    A folder at the path where a chunk is expected is counted as that chunk.
     """
     for name in store.list_names(prefix).prefixes if store.has_folders else ():
         yield f"{prefix}{name}"

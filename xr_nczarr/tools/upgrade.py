@@ -222,7 +222,7 @@ def _attributes(decoded: Mapping[str, Any], node: Node, layout: Layout) -> dict[
 
 
 def _normalized_codec(spec: CodecSpec) -> CodecSpec:
-    """Replace parameters of a numcodecs codec that only netCDF-C understands.
+    """Replace the parameters of a numcodecs codec if only netCDF-C understands them.
 
     Some netCDF-C releases wrote numbers as strings, or a shuffle codec with an element size of 0.
     A codec without such parameters is returned unchanged.

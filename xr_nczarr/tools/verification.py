@@ -27,7 +27,7 @@ class Finding:
         ``"error"`` means that values or metadata are damaged or contradictory, that a coordinate is
         incomplete, or that a write was interrupted. ``"warning"`` means a less serious problem,
         such as other missing chunks, leftover objects, or a part that other programs cannot read.
-        ``"note"`` means a feature that other programs need in order to read the store.
+        ``"note"`` names a feature that other programs need in order to read the store.
     place
         Key of the object, or path of the group or array, in which the problem was found.
     detail

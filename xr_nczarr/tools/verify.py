@@ -178,8 +178,8 @@ def _error(place: str, error: NczarrError) -> Finding:
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
     """Yield a finding for each metadata document that differs from its consolidated copy.
 
-    This includes documents that exist only individually or only in the consolidated metadata. If
-    the consolidated metadata cannot be parsed, yield a single finding.
+    Documents that exist in only one of the two places are included. If the consolidated metadata
+    cannot be parsed, yield a single finding.
     """
     zarr, limits = opened.hierarchy.zarr, opened.options.bounds
     key = zarr.consolidated_key
@@ -240,7 +240,7 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 
 
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
-    """Return whether a variable is a coordinate, and its missing chunks make it incomplete.
+    """Return whether a variable is a coordinate that is incomplete because chunks are missing.
 
     `absent` contains the indices of the missing chunks. A single missing value is accepted, unless
     the fill value marks missing data; see `verify`.
