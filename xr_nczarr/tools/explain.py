@@ -278,7 +278,8 @@ def _select_lazy(source: _Source, indexers: Indexers) -> _Selected:
         values = chunked_values(data)
         if values is None:
             raise UnsupportedError(
-                "the dask graph does not show which chunks are read", remedy="Open with chunks=None"
+                "the dask graph does not show which chunks are read",
+                remedy="Open the dataset with chunks=None",
             )
         variable = type(variable)(variable.dims, values)
     # A Variable treats a DataArray as a plain array, and ignores the DataArray's dimensions.
