@@ -60,11 +60,11 @@ class ReadOptions:
     Attributes
     ----------
     missing_chunks
-        How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
-        values and warn (``"warn"``), or raise a `MissingChunkError` (``"raise"``).
+        What to do if a chunk is missing from the store: read it as fill values (``"fill"``), read
+        it as fill values and warn (``"warn"``), or raise a `MissingChunkError` (``"raise"``).
     threads
-        Number of threads that one read uses. If None, one thread per processor is used, unless
-        the store prescribes a number.
+        Maximum number of threads that one read uses. None means the number that the store
+        specifies or, if it does not specify one, the number of processors.
     codecs
         Mapping from codec ids to additional codec classes.
     plugins
@@ -130,9 +130,10 @@ class ChunkedArray:
 
     @cached_property
     def _max_object_bytes(self) -> int | None:
-        """Maximum accepted size of a stored chunk: twice the maximum encoded size, plus 1 MiB.
+        """The maximum accepted size of a stored chunk, in bytes.
 
-        None if the chunks are in shards, or if the size of a decoded chunk depends on its values.
+        This is twice the maximum encoded size, plus 1 MiB. It is None if the chunks are in shards,
+        or if the size of a decoded chunk depends on its values.
         """
         if self.codec.flow.size is None or self.node.shards:
             return None
@@ -146,7 +147,11 @@ class ChunkedArray:
 
     @contextmanager
     def _explained_limit(self) -> Iterator[None]:
-        """Explain a LimitError raised in the ``with`` block if no option can change the limit."""
+        """Add an explanation to a LimitError if a stored chunk exceeds `_max_object_bytes`.
+
+        No option can change this limit. The new remedy is therefore to rewrite the chunk or to
+        correct the metadata. Any other error raised in the ``with`` block is not changed.
+        """
         try:
             yield
         except LimitError as error:
@@ -163,8 +168,9 @@ class ChunkedArray:
     def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
         """Split a selection into parts, one for each chunk that it touches.
 
-        If `pointwise` is True, the selection uses pointwise (vectorized) indexing, as described in
-        `plan_points`. Otherwise, see `plan_selection`. Rectilinear chunk grids are not supported.
+        By default, the selection is orthogonal, as described in `plan_selection`. If `pointwise` is
+        True, it is pointwise (vectorized), as described in `plan_points`. Rectilinear chunk grids
+        are not supported.
         """
         make_plan = plan_points if pointwise else plan_selection
         with ErrorContext(store=self.store.name, variable=self.node.path):
@@ -195,7 +201,7 @@ class ChunkedArray:
         Raises
         ------
         ChunkError
-            If a chunk cannot be decoded into the array that the metadata declares.
+            If a chunk cannot be decoded to the shape and dtype that the metadata declares.
         MissingChunkError
             If a chunk is missing, and either ``missing_chunks="raise"`` is set or the array has no
             fill value.
@@ -285,10 +291,10 @@ class ChunkedArray:
 
     @property
     def _store_sets_threads(self) -> bool:
-        """Whether the store determines the number of threads.
+        """Whether the store, rather than the options, determines the number of threads.
 
-        This is True if the store prescribes a number and the options do not. Each thread then
-        makes one request at a time.
+        This is True if the store specifies a number and the options do not. In that case, each
+        thread makes one request at a time.
         """
         return self.options.threads is None and self.store.max_threads is not None
 
@@ -303,11 +309,11 @@ class ChunkedArray:
         return min(self.options.threads or _processors(), count)
 
     def _batch_size(self, per_thread: int, part_bytes: int) -> int:
-        """Return the number of parts to read or write in one call.
+        """Return the number of parts in a batch, which one thread reads or writes in one call.
 
-        `per_thread` is the number of parts for each thread. If a remote store makes the requests of
-        a batch concurrently, batches are large. Otherwise, they are small enough that each thread
-        has work.
+        `per_thread` is the number of parts divided by the number of threads, and `part_bytes` is
+        the average size of a part. If a remote store makes the requests of a batch concurrently,
+        batches are large. Otherwise, they are small enough to keep all threads busy.
         """
         if not self.store.remote:
             parts, limit = min(_BATCH_PARTS, per_thread), _BATCH_BYTES
@@ -323,9 +329,10 @@ class ChunkedArray:
     def _run_batches(
         self, plan: Plan, work: Callable[[list[ChunkPart]], None], elements: int = 0
     ) -> None:
-        """Call `work` with batches of the plan's parts, in several threads if that is faster.
+        """Call `work` with each batch of the plan's parts, in several threads if that is faster.
 
-        `elements` is the number of elements to read, or 0 if whole chunks are read or written.
+        `elements` is the number of selected elements if byte ranges of chunks are read. It is 0 if
+        whole chunks are read or written.
         """
         if plan.count == 1:  # the usual case in a dask task
             work(list(plan))
@@ -366,7 +373,7 @@ class ChunkedArray:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized array, which is aligned to a cache line if it is large.
+    """Return an uninitialized array. The data of a large array is aligned to a cache line.
 
     By default, NumPy places the data of a large array 16 bytes after a page boundary. On AMD Zen 3,
     copying from the system's page cache to such an address takes three times as long.

@@ -26,9 +26,9 @@ class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
     If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
-    up with the alternative separator; see `ArrayNode.key_notations`. Some arrays contain keys with
-    both separators: a program that knew only one of them overlooked the old chunks and wrote new
-    ones.
+    up with the alternative separator; see `ArrayNode.key_notations`. An array can contain keys with
+    both separators. For example, a program that knows only one separator overlooks chunks whose
+    keys have the other, and writes new chunks.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -36,9 +36,10 @@ class ChunkObjects:
         self.keys = node.key_notations
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield the parts in lists of up to `size`.
+        """Yield the parts in lists of up to `size` parts.
 
-        No parts need to be kept together, because every chunk is a separate object.
+        Unlike `Shards.batches`, this method keeps no parts together, because every chunk is a
+        separate object.
         """
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):
@@ -57,8 +58,8 @@ class ChunkObjects:
         """Yield byte ranges of encoded chunks, in order, with None for ranges of missing chunks.
 
         Each item of `wanted` contains a chunk index, and the (start, length) pairs of the ranges in
-        that chunk. If the store knows the sizes of its objects without making requests,
-        `check_size` is called with the size of each chunk.
+        that chunk. If the store knows the size of a chunk without making a request, `check_size` is
+        called with this size in bytes.
         """
 
         def request(keys: ChunkKeys, items: Sequence[_Span]) -> Iterator[Bytes | None]:
@@ -81,7 +82,7 @@ class ChunkObjects:
         return [chunk]
 
     def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
-        """Return the bytes of the only chunk, which make up the whole stored object."""
+        """Return the bytes of a stored object, which are the bytes of its only chunk."""
         (data,) = chunks.values()
         return data
 

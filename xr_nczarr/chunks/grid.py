@@ -55,12 +55,12 @@ class Plan:
     Attributes
     ----------
     shape
-        Shape of the array to which the `target` index of each part applies.
+        Shape of the array that the `target` indices of the parts refer to.
     result_shape
-        Shape of the values that the caller reads or writes. For an orthogonal selection, the
-        dimensions of `shape` that are indexed with an integer are removed. For a pointwise
-        selection, its single dimension of points is replaced with the broadcast dimensions of the
-        index arrays.
+        Shape of the values that the caller reads or writes. For an orthogonal selection, this is
+        `shape` without the dimensions that are indexed with an integer. For a pointwise selection,
+        the first dimension of `shape`, the number of points, is replaced with the broadcast shape
+        of the index arrays.
     count
         Number of parts, which is also the number of touched chunks.
     axes
@@ -141,7 +141,7 @@ def plan_selection(
     Raises
     ------
     IndexError
-        If an index is outside the array.
+        If an index is outside the array, or if an array of integers is not one-dimensional.
     UnsupportedError
         If a slice touches more than `_MAX_CHUNKS` chunks along its dimension.
     """
@@ -225,6 +225,8 @@ def plan_points(
     ------
     IndexError
         If an index is outside the array.
+    UnsupportedError
+        If a slice touches more than `_MAX_CHUNKS` chunks along its dimension.
     """
     indexed = [axis for axis, item in enumerate(selection) if isinstance(item, np.ndarray)]
     sliced = [axis for axis, item in enumerate(selection) if isinstance(item, slice)]
@@ -317,10 +319,10 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
-    """Split the elements from `start` up to `stop` along a dimension into parts, one per chunk.
+    """Split the range from `start` up to `stop` along a dimension into parts, one per chunk.
 
-    `size` is the length of the dimension, and `chunk` is the length of its chunks. All chunks but
-    the first and the last are selected completely.
+    `size` is the length of the dimension, and `chunk` is the length of its chunks. All chunks
+    except the first and the last are selected completely.
     """
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
@@ -369,7 +371,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
 
 
 def _deduplicated(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Replace equal slices with one shared object, because caches use the ids of slices as keys."""
+    """Replace equal slices with one shared object, so that caches can use its `id` as a key."""
     unique: dict[tuple[int, ...], slice] = {}
     return [
         unique.setdefault((source.start, source.stop, source.step), source)
@@ -428,9 +430,10 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 
 
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Combine the parts along all dimensions, and return an iterator for each field of `ChunkPart`.
+    """Return an iterator for each field of `ChunkPart`, which yields one tuple for each part.
 
-    `itertools.product` combines the values of each field, which is faster than a loop in Python.
+    Each tuple contains one item per dimension. `itertools.product` builds the tuples, which is
+    faster than a loop in Python.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 

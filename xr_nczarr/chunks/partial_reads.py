@@ -40,7 +40,8 @@ def byte_window(
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
     Return None if the whole chunk must be read. Chunks of fixed-width strings are always read as a
-    whole: another program may have increased the width, which only the size of the chunk shows.
+    whole, because another program may have increased the width of the strings. Only the size of the
+    whole chunk shows this.
 
     Parameters
     ----------
@@ -85,9 +86,9 @@ def byte_window(
 def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:
     """Return the runs of rows to read, and an index that selects the wanted rows from these runs.
 
-    `item` selects the rows, and `extent` contains the first and the last selected row. The runs are
-    (start, length) pairs. If two selected rows are at most `max_gap` rows apart, they are in the
-    same run, which also contains the rows between them.
+    A run is a range of consecutive rows, given as a (start, length) pair. `item` selects the rows,
+    and `extent` contains the first and the last selected row. If two selected rows are at most
+    `max_gap` rows apart, they are in the same run, which also contains the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):

@@ -99,9 +99,10 @@ class PartReader:
     def _read_directly(self, batch: list[ChunkPart]) -> list[ChunkPart]:
         """Read uncompressed chunks from files, and return the parts whose chunks are missing.
 
-        A chunk is read into the result if its elements are contiguous there. Otherwise, the chunk
-        or its window is read into a buffer, and the selected elements are copied. Consecutive parts
-        with the same window use the same buffer, which avoids allocating memory for each part.
+        A chunk is read directly into the result if `_target_as_chunk` allows it. Otherwise, the
+        whole chunk or a `Window` of it is read into a buffer, and the selected elements are copied.
+        Consecutive parts with the same window share a buffer, to avoid allocating memory for each
+        part.
         """
         absent: list[ChunkPart] = []
         box: Array | None = None
@@ -176,9 +177,9 @@ class PartReader:
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each fetched chunk, together with the codec chain that decodes it.
 
-        If decoding several chunks in one call is faster, `ChunkCodec.decode_many` first decodes
-        them with the last codec. The yielded chain then contains only the remaining codecs.
-        Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks.
+        If it is faster, `ChunkCodec.decode_many` first decodes several chunks in one call, but only
+        with the last codec. The yielded chain then contains only the remaining codecs. Each call
+        decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
@@ -197,9 +198,9 @@ class PartReader:
         """Wait for this thread's turn to read small pieces of local files.
 
         Threads that read such pieces contend for the GIL after each system call. They are faster if
-        they take turns: one thread reads while the others decode. On a slow file system, reading
-        rarely needs the GIL. A thread therefore waits at most `_MAX_TURN_SECONDS`, and then reads
-        even if it is not its turn.
+        they take turns: one thread reads while the others decode. On a slow file system, taking
+        turns is not worth a long wait, because reading rarely needs the GIL. A thread therefore
+        waits at most `_MAX_TURN_SECONDS`, and then reads even if it is not its turn.
         """
         acquired = self._lock.acquire(timeout=_MAX_TURN_SECONDS)
         try:
@@ -221,7 +222,7 @@ class PartReader:
         return target if fits else None
 
     def _padded(self, chunk: Array, index: Index) -> Array:
-        """Replace the elements of a chunk that lie beyond `node.stored_shape` with fill values."""
+        """Return a chunk in which all elements beyond `node.stored_shape` are fill values."""
         node = self.node
         if not node.stored_shape:
             return chunk
@@ -302,7 +303,7 @@ class PartReader:
         )
 
     def _window(self, part: ChunkPart) -> Window | None:
-        """Return the part of a chunk to read, or None to read the whole chunk."""
+        """Return the byte ranges of a chunk to read, or None if the whole chunk must be read."""
         if part.complete:
             return None
         # Most chunks share their selectors. The cache keeps the selectors alive, so that their
@@ -358,9 +359,10 @@ class PartReader:
 
 
 def _buffer(array: Array) -> Any:
-    """Return an object that provides the memory of an array through the buffer protocol.
+    """Return an object that exposes the memory of an array through the buffer protocol.
 
-    Arrays of times, and arrays of dtypes from other packages, do not support this protocol.
+    Arrays of times, and arrays of dtypes from other packages, do not support this protocol. For
+    them, return a view of their bytes.
     """
     return array if array.dtype.kind in "iufb" else bytes_of(array)
 

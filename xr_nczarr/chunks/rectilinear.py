@@ -24,13 +24,13 @@ Array = npt.NDArray[Any]
 class ShiftedKeys(ChunkKeys):
     """The chunk keys of a box, which is a rectangular region of an array's chunk grid.
 
-    `first` is the index of the first stored object of the box, counted in the whole grid.
+    `first` is the index of the box's first stored object in the grid of the whole array.
     """
 
     first: tuple[int, ...]
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of the stored object at `index`, counted from the start of the box."""
+        """Return the key of a stored object. `index` is relative to the start of the box."""
         shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
         return self.prefix + self.separator.join(shifted)
 
@@ -49,7 +49,7 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The part of a selector that lies within a single run along each indexed axis.
+    """The part of a selector that lies within one run along each axis that the selector indexes.
 
     A selector usually indexes one axis. Index arrays that jointly select points are treated as one
     selector for several axes.
@@ -125,10 +125,11 @@ def read_boxes(
 def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> Iterator[_Run]:
     """Yield the runs of chunks of equal length along a dimension of `size` elements.
 
-    `lengths` is run-length encoded, as (chunk length, repeat count) pairs. Elements beyond the last
-    chunk form a final run of missing chunks. Without shards, this run is a single chunk. If
-    `sharded` is True, the run consists of shards that are as long as the longest stored shard. Each
-    of these shards therefore contains a whole number of inner chunks.
+    `lengths` contains (chunk length, repeat count) pairs. If these chunks do not cover the whole
+    dimension, the remaining elements form a final run of missing chunks. Without shards, this run
+    is a single chunk. If `sharded` is True, all lengths are those of shards, and the final run
+    consists of shards as long as the longest one in `lengths`. Each of them therefore contains a
+    whole number of inner chunks.
     """
     first = start = 0
     for length, number in lengths:

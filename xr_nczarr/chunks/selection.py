@@ -27,9 +27,9 @@ class ReadRequest(NamedTuple):
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the corresponding axis of the `Selection`.
-        There is one exception: if `pointwise` is True, a dimension with a single index is read as
-        an axis of length 1, which has no entry.
+        For each axis of the values that are read, the corresponding axis of the `Selection`. If
+        `pointwise` is True, a dimension with a single index is read as an axis of length 1. Such an
+        axis has no entry in this list.
     """
 
     selection: list[Any]
@@ -47,9 +47,9 @@ class Selection(NamedTuple):
     selectors
         For each dimension of the array, an index, a range, or an index array.
     axes
-        For each dimension of the array, the axes of the result along which its selector varies. An
-        index is constant, so it has no axes. A range has one axis, along which no other selector
-        varies. An index array has one axis for each of its own dimensions.
+        For each dimension of the array, the axes of the result along which its selector varies. A
+        single index does not vary, so it has no axes. A range has one axis, along which no other
+        selector varies. An index array has one axis for each of its own dimensions.
     """
 
     shape: tuple[int, ...]
@@ -88,7 +88,7 @@ class Selection(NamedTuple):
     def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
         """Index the selection pointwise, using the arrays in `key` as the indices of points.
 
-        The arrays are broadcast against each other, and each element of the broadcast arrays
+        The arrays are broadcast against each other, and each tuple of corresponding elements
         selects one point. In the result, the axes of the points come first, followed by the axes of
         the slices, as in xarray's ``vindex``.
 
@@ -190,7 +190,7 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Return the positions in the array that pointwise indexing of a selector selects.
+    """Index a selector pointwise, and return the selected positions in the array.
 
     `spanned` contains the axes along which the selector varies. `points` maps each indexed axis to
     an index array, and contains at least one axis from `spanned`. In the result, the axes of the

@@ -94,9 +94,9 @@ class Shards:
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, in order, with None for missing chunks.
 
-        A shard is fetched as a whole if at least half of its chunks are requested. Otherwise, its
-        index is fetched first, and then the requested chunks. A remote store receives two batches
-        of requests: one for the indices of all shards, and one for the chunks. In a local store,
+        Some shards are fetched as a whole; see `_fetch_dense`. For all other shards, the index is
+        fetched first, and then the requested chunks. A remote store receives one batch of requests
+        for all shard indices at each nesting level, and one batch for the chunks. In a local store,
         each shard is opened once.
 
         Raises
@@ -170,10 +170,11 @@ class Shards:
     ) -> list[ByteRange | None]:
         """Look up chunks in the shard indices at one nesting level.
 
-        For each chunk, `shard_ranges` contains the byte range of its shard at this level. At the
-        innermost level, return the byte range of each chunk. At any other level, return the byte
-        range of its shard at the next level. The range of a missing chunk or shard is None. `depth`
-        is the nesting level, which is 0 for the outermost shards.
+        `depth` is the nesting level, which is 0 for the outermost shards. For each chunk,
+        `shard_ranges` contains the byte range of the shard that contains it at this level. `source`
+        reads the shard indices. At the innermost level, return the byte range of each chunk. At any
+        other level, return the byte range of the nested shard that contains each chunk. The range
+        of a missing chunk or shard is None.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
@@ -205,8 +206,8 @@ class Shards:
     def _within(self, depth: int, chunk: Index) -> Index:
         """Return the index of a chunk within its shard at nesting level `depth`.
 
-        Except at the innermost level, this is the index of the nested shard that contains the
-        chunk.
+        If shards at this level contain nested shards instead of chunks, return the index of the
+        nested shard that contains the chunk.
         """
         outer, inner = self._spans[depth], self._spans[depth + 1]
         return tuple(map(floordiv, map(mod, chunk, outer), inner))
@@ -233,7 +234,10 @@ class Shards:
         return self.levels[depth].assemble(parts)
 
     def chunks_beside(self, chunk: Index) -> list[Index]:
-        """Return the grid indices of the chunks in the array that share a shard with `chunk`."""
+        """Return the grid indices of all chunks in the same shard as `chunk`, including `chunk`.
+
+        Chunks that lie outside the array are omitted.
+        """
         node = self.node
         grid = grid_shape(node.shape, node.chunk_shape)
         sizes = zip(self.shard_of(chunk), self._spans[0], grid, strict=True)
@@ -261,9 +265,9 @@ class _ShardReader(ABC):
     def read(
         self, ranges: Iterable[ByteRange], *, of_indices: bool = False
     ) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range.
+        """Yield the bytes of each range, or None for a range of a missing shard.
 
-        If `of_indices` is True, the ranges are those of shard indices.
+        If `of_indices` is True, the ranges contain shard indices, which some readers cache.
         """
         wanted = list(ranges)
         fetch = self._fetch_indices if of_indices else self._fetch_ranges
@@ -280,10 +284,10 @@ class _ShardReader(ABC):
                 yield memoryview(data)[start : start + span.length]
 
     def check_missing(self, key: str) -> None:  # noqa: B027
-        """Raise an error if the index that lists a chunk as missing may be outdated.
+        """Raise an error if a chunk may be missing only because the shard index is outdated.
 
-        `key` is the key of the shard. In readers that do not cache indices, this method does
-        nothing.
+        `key` is the key of the shard. Only readers that cache indices raise this error. In all
+        other readers, this method does nothing.
         """
 
     @abstractmethod
@@ -315,8 +319,8 @@ class _OpenOnceReader(_ShardReader):
 class _VersionedReader(_ShardReader):
     """A reader of a remote store that reads all byte ranges of an object from the same version.
 
-    If the store reports versions, reading a different version raises _ReplacedError, and shard
-    indices are cached for later reads.
+    If the store reports versions, shard indices are cached for later reads. If an object is
+    replaced between two reads, _ReplacedError is raised.
 
     Parameters
     ----------
@@ -347,10 +351,10 @@ class _VersionedReader(_ShardReader):
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise _ReplacedError if the index that lists a chunk as missing came from the cache.
+        """Raise _ReplacedError if the shard index that lists a chunk as missing is from the cache.
 
-        In that case, the shard must be read again, because the cached index may be outdated. `key`
-        is the key of the shard.
+        The cached index may be outdated, so the shard must be read again. `key` is the key of the
+        shard.
         """
         if key in self._kept:
             raise self._replaced(key)

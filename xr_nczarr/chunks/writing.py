@@ -69,7 +69,8 @@ class PartWriter:
         """Yield the key and the new bytes of a stored object in which some chunks get new values.
 
         `parts` maps the grid indices of these chunks to the parts of the plan that select them. All
-        other chunks are taken from `stored`. If the object would contain no chunks, it is deleted.
+        other chunks are taken from `stored`. If the object would contain no chunks, delete it and
+        yield nothing.
         """
         merged = stored | {
             index: self._merged(part, stored.get(index)) for index, part in parts.items()
@@ -115,8 +116,8 @@ class PartWriter:
     def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
         """Set the elements of a chunk that lie outside the array to the fill value.
 
-        If the array used to be larger, they still contain old values. `index` is the grid index of
-        the chunk.
+        These elements can contain old values if the array used to be larger. `index` is the grid
+        index of the chunk.
         """
         node = self.node
         sizes = zip(node.shape, node.chunk_shape, index, strict=True)
@@ -135,9 +136,9 @@ class PartWriter:
     def _is_empty(self, chunk: Array) -> bool:
         """Return whether a chunk contains only fill values and therefore need not be stored.
 
-        Numbers are compared bit by bit, so -0.0 differs from 0.0, and NaNs with different bit
-        patterns differ. Return False if `write_empty_chunks` is True, or if the array has no fill
-        value.
+        All values except Python objects are compared bit by bit. For example, -0.0 differs from
+        0.0, and NaNs with different bit patterns differ. Return False if `write_empty_chunks` is
+        True, or if the array has no fill value.
         """
         if self.write_empty_chunks or self.node.fill_value is None:
             return False
