@@ -26,7 +26,7 @@ WRONG = {
     "folder of something else": ("info plain", f"plain: {NO_STORE}"),
     "store within a store": (
         "info outer",
-        "To open a group, pass the store's path, and the group's path as --option 'group=…'",
+        "To open a group, pass the path of the store, and the path of the group as --option 'group=…'",
     ),
     "404": ("info {http}/nothing", f"{{http}}/nothing: {NO_STORE}"),
     "interrupted copy": (

@@ -87,11 +87,11 @@ def refresh_consolidated(
 
 
 def group_siblings(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return documents in an order in which the children of each group are adjacent.
+    """Reorder documents so that the children of each group are adjacent.
 
-    zarr-python 3 cannot open a group whose children are not adjacent in consolidated metadata: if
-    they form several runs, it keeps only the last run. The order of the children of each group does
-    not change.
+    zarr-python 3 needs this order in consolidated metadata: if the children of a group form several
+    runs, it keeps only the last run and cannot open the group. The children of each group keep
+    their order.
     """
     ranks: dict[str, int] = {}
     for key in documents:

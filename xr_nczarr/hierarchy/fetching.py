@@ -1,4 +1,4 @@
-"""Fetch metadata documents, and handle missing documents, denied access and HTML error pages."""
+"""Fetch metadata documents, some of which may be missing, inaccessible or HTML error pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RecordSetError(UnsupportedError):
     Attributes
     ----------
     document
-        Content of the reference set's ``.zmetadata``.
+        Content of the reference set's ``.zmetadata`` document.
     """
 
     def __init__(self, problem: str, *, document: bytes = b"", **fields: Any) -> None:
@@ -52,9 +52,9 @@ class SimilarStores:
     """A record of the remote folders whose stores have consolidated metadata.
 
     Usually, either all stores in a folder have consolidated metadata, or none of them do. For each
-    folder, this record therefore counts the consecutive stores that had it. A store without it
-    resets the count to zero. If consolidated metadata is expected but missing, opening the store
-    takes one more batch of requests.
+    folder, this record therefore counts how many of the most recently opened stores in a row had
+    consolidated metadata. A store without it resets the count to zero. If consolidated metadata is
+    expected but missing, opening the store takes one more batch of requests.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class SimilarStores:
         return store.remote and self._counts.get(_folder(store), 0) >= _MIN_STORES
 
     def record(self, store: Store, *, consolidated: bool) -> None:
-        """Record whether a store has consolidated metadata."""
+        """Record whether a store has consolidated metadata. Local stores are not recorded."""
         if not store.remote:
             return
         folder = _folder(store)
@@ -82,7 +82,7 @@ class SimilarStores:
                 del self._counts[next(iter(self._counts))]
 
     def clear(self) -> None:
-        """Forget all stores."""
+        """Forget everything that has been recorded."""
         self._counts.clear()
 
 
@@ -123,7 +123,7 @@ class DocumentSource:
         ----------
         denied
             Dict to which an AccessDeniedError is added for each inaccessible key. If None, the
-            error is raised.
+            first such error is raised instead.
 
         Raises
         ------
@@ -178,14 +178,15 @@ class DocumentSource:
         candidates
             The Zarr versions that the store may have.
         keys
-            Key of the journal, and keys of the root documents of all `candidates`, not including
-            rarely used Zarr versions.
+            Key of the journal, and keys of the root documents of all `candidates` except rarely
+            used Zarr versions.
         denied
             See `fetch`.
         consolidated_first
-            Whether the first batch may be limited to consolidated metadata and the journal. This is
-            done only if the stores most recently opened in the same folder had consolidated
-            metadata. If this store has it too, the other documents are not fetched.
+            Whether to fetch consolidated metadata and the journal before the other documents,
+            provided that the stores most recently opened in the same folder had consolidated
+            metadata. The other documents are then fetched only if this store has no consolidated
+            metadata, or has a journal.
         """
         first, others = list(keys), list[str]()
         if consolidated_first and similar_stores.expect_consolidated(self.store):
@@ -228,11 +229,11 @@ class DocumentSource:
 def can_assume_missing(
     documents: Mapping[str, Document], candidates: Sequence[Format], consolidated: bool
 ) -> bool:
-    """Return whether the root documents to which access was denied can be treated as missing.
+    """Return whether inaccessible root documents can be treated as missing.
 
-    A public bucket that does not allow listing returns 403 for missing objects. `documents` maps
-    keys to the accessible root documents. All other root documents can be treated as missing in
-    two cases:
+    Some inaccessible documents do not exist: a public bucket that does not allow listing returns
+    403 for missing objects. `documents` maps keys to the accessible root documents. All other root
+    documents can be treated as missing in two cases:
 
     - There is only one candidate format, and `documents` shows that the store has this format.
     - `consolidated` is True, and consolidated metadata is accessible.
@@ -248,7 +249,7 @@ def denied_error(denied: Mapping[str, AccessDeniedError], keys: Sequence[str]) -
     """Build the error to raise after access to root documents was denied.
 
     `denied` maps inaccessible keys to errors. If all of the requested `keys` are inaccessible, the
-    error names options that the caller can try.
+    error suggests options that the caller can try.
     """
     error = next(iter(denied.values()))
     if len(denied) < len(keys):

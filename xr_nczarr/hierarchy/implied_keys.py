@@ -38,9 +38,10 @@ def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
 
     The node is returned unchanged if its metadata declares the separator. It is also returned
     unchanged if the first or the last chunk is stored under a key with the default separator of the
-    Zarr version. Otherwise, the array's folder is listed. The alternative separator is used only if
-    there are chunks and all of their keys have it. Readers try the default separator first, so an
-    existing chunk with the default separator would hide a new chunk with the alternative separator.
+    Zarr version. Otherwise, the array's folder is listed. If it contains chunks, and all of their
+    keys have the alternative separator, the returned node has this separator. If only some keys
+    have it, the default is kept. Readers try the default separator first, so a new chunk with the
+    alternative separator could be hidden by an old chunk with the default separator.
     """
     if len(node.key_notations) == 1:
         return node

@@ -35,7 +35,7 @@ class Journal:
     documents
         One (key, previous content, digest of the new content) tuple for each object, in write
         order. The previous content is a str that represents the bytes in Latin-1, or None for a new
-        object. The digest is empty for an object to remove.
+        object. The digest is empty for an object that the write removes.
     appended
         The region that the write appends to each array, as a mapping of array paths to lists of
         [start, stop] pairs, one per dimension. The stop is exclusive.
@@ -73,11 +73,11 @@ class Journal:
         return [key for key, _, _ in self.documents]
 
     def contents_to_restore(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
-        """Return a dict mapping keys to previous content, or None if the change is complete.
+        """Return a dict mapping keys to previous content, or None if the write is complete.
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
         None stands for an object that did not exist. If another program has changed any of the
-        objects since the interrupted write, no object may be restored, so the dict is empty.
+        objects since the interrupted write, nothing may be restored, so the dict is empty.
         """
         is_restorable = True
         is_complete = True
@@ -117,8 +117,8 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    Readers of consolidated metadata need the journal only if it includes chunks. A damaged journal
-    without chunks must not make them fail.
+    Readers of consolidated metadata need the journal only if it includes chunks. They must not fail
+    because of a damaged journal that they do not need.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)

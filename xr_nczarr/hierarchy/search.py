@@ -65,14 +65,14 @@ class HierarchyOptions:
         Function that returns the names and kinds of the children listed in a group's metadata, or
         None if the metadata has no such lists. Conventions such as NCZarr define the lists.
     sidecars
-        Names of additional documents that the convention stores next to a node's documents.
+        Names of additional documents that such a convention stores next to a node's documents.
     with_sidecars
         Whether to read the sidecars of every node. If False, those of a group are read only if
         there is no other way to find its children.
     consolidated_first
-        Whether the first batch of requests may be limited to consolidated metadata and the journal.
-        This is done only if the stores most recently opened in the same folder had consolidated
-        metadata. If this store does not have it, one more batch of requests is needed.
+        Whether to fetch consolidated metadata and the journal before the other documents, provided
+        that the stores most recently opened in the same folder had consolidated metadata. If this
+        store does not have it, one more batch of requests is needed.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
     limits
@@ -280,9 +280,9 @@ class _Search:
     def _descend(self, root: GroupNode) -> list[GroupNode]:
         """Read the groups on the path to the requested group, without listing any group.
 
-        Return the requested group as a one-element list. The list is empty if a node on the path is
-        not a group, or is not among the children that its parent's metadata lists. It is also empty
-        if the requested group has no metadata document. Its ancestors do not need one.
+        Return the requested group as a one-element list, or an empty list if there is no such
+        group. The requested group must have a metadata document, but its ancestors need none. If
+        the metadata of an ancestor lists its children, the next group on the path must be listed.
         """
         paths = paths_above(self.options.group)[:-1]
         if len(paths) > self.options.limits.max_depth:
@@ -305,9 +305,9 @@ class _Search:
     def _parse(self, kinds: Kinds) -> dict[str, Node]:
         """Fetch and parse the nodes at the paths in `kinds`, omitting paths without a node.
 
-        Documents are fetched in one batch of requests, or in two from a local store. If the kind of
-        a node is known, only documents of that kind are fetched. A node whose path contains a
-        backslash becomes a BrokenNode, because stores reject such keys.
+        A remote store receives one batch of requests, and a local store receives two. If the kind
+        of a node is known, only documents of that kind are fetched. A node whose path contains a
+        backslash becomes a BrokenNode, because stores reject keys with a backslash.
         """
         local = not self.store.remote
         first: NodeKind | None = "array" if local else None
@@ -338,8 +338,8 @@ class _Search:
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
         """Yield the path and kind of each child of the groups. The kind is None if unknown.
 
-        If a group's metadata does not list its children, the store is listed. Any sidecars
-        are then read too, because they may list the children.
+        If a group's metadata does not list its children, the store is listed. If sidecars
+        may exist, they are then read too, because they may list the children.
 
         Raises
         ------
@@ -374,7 +374,7 @@ class _Search:
             return error
 
     def _may_have_sidecars(self, group: GroupNode, listing: Listing | NczarrError) -> bool:
-        """Return whether a group may have sidecars. `listing` is an error if listing failed."""
+        """Return whether a group may have sidecars, based on a listing or on its error."""
         if not self.zarr.has_sidecars or isinstance(listing, NczarrError):
             return self.zarr.has_sidecars
         if any(name in listing.objects for name in self.options.sidecars):
@@ -393,9 +393,9 @@ class _Search:
         return [node for node in nodes if isinstance(node, GroupNode)]
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
-        """Return the keys of a node's documents.
+        """Return all keys at which a node can have documents.
 
-        If `kind` is given, a document that only nodes of the other kind have is omitted.
+        If `kind` is given, keys of documents that only the other kind of node has are omitted.
         """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
@@ -407,7 +407,7 @@ class _Search:
         return keys
 
     def _wanted(self, path: str) -> bool:
-        """Return whether `path` is the requested group, one of its ancestors or a descendant."""
+        """Return whether `path` is the requested group, or an ancestor or descendant of it."""
         return is_within(path, self.options.group) or is_within(self.options.group, path)
 
     def mark_overwritten(self) -> None:
@@ -468,8 +468,8 @@ class _Search:
         is_empty = not self.store.remote and not any(self.store.list_names(""))
         return NotFoundError(
             f"no Zarr metadata found ({'the store is empty' if is_empty else keys})",
-            remedy="Check the path. To open a group, pass the store's path, and the group's path "
-            "as group=",
+            remedy="Check the path. To open a group, pass the path of the store, and the path of "
+            "the group as group=",
         )
 
     def _not_consolidated(self, candidates: Sequence[Format]) -> NotFoundError:
