@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"\bxr_nczarr\.(\w+) \((nczarr \1)\)")
 
 
 class UsageError(Exception):
-    """The error for a command line that is invalid, whatever the stores contain."""
+    """The error for a command line that is invalid regardless of what the stores contain."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -136,8 +136,9 @@ def add_target(parser: Parser) -> None:
 def add_storage_options(parser: Parser, name: str) -> None:
     """Add the option ``--{name}-option``, which sets the storage options of a store.
 
-    `name` is the command-line argument that takes the store, such as ``"target"``, and appears in
-    the help text. ``"storage"`` stands for the only or the first store, and does not appear there.
+    `name` is usually the command-line argument for the store, such as ``"target"``, which the help
+    text then mentions. The name ``"storage"`` means the only store or the first of two stores. In
+    this case, the help text does not mention an argument.
     """
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"
@@ -165,8 +166,13 @@ def add_json(parser: Parser) -> None:
 def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
     """Call a function, passing the parsed arguments whose names match its parameters.
 
-    A function with a `progress` parameter shows its progress, but only if standard error is a
+    If the function has a `progress` parameter, progress is shown only if standard error is a
     terminal and ``--quiet`` was not passed.
+
+    Raises
+    ------
+    UsageError
+        If the value of ``--option`` or of an option for storage options is invalid.
     """
     names = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in names}
@@ -181,7 +187,11 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
 
 
 def _check_storage_options(name: str, options: dict[str, Any]) -> None:
-    """Raise UsageError if an option of this package, such as ``retry``, has an invalid value."""
+    """Raise UsageError if one of this package's storage options has an invalid value.
+
+    ``retry`` is an example of such an option. `name` is the parameter that takes the options, such
+    as ``"target_options"``.
+    """
     from xr_nczarr.options import OpenOptions
 
     try:

@@ -106,7 +106,7 @@ def copy(parser: Parser) -> Run:
     parser.add_argument(
         "target",
         metavar="TARGET",
-        help="path or URL of the new store, or path of a netCDF file that ends in .nc",
+        help="path or URL of the new store, or a path ending in .nc for a netCDF file",
     )
     add_subset(parser)
     _add_opening(parser)
@@ -234,9 +234,9 @@ def _add_common(parser: Parser, second: str | None = None) -> None:
     Parameters
     ----------
     second
-        Name of the argument for a second store, or None if the command takes only one store. For
-        example, ``"target"`` adds the option ``--target-option``, which sets the fsspec options of
-        the target.
+        Name of the command-line argument for a second store, or None if the command uses only one
+        store. For example, ``"target"`` adds the option ``--target-option``, which sets the fsspec
+        options of the target.
     """
     add_quiet(parser)
     add_storage_options(parser, "storage")

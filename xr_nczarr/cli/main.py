@@ -93,12 +93,14 @@ def overview() -> str:
 
 
 def _run_option(option: str, words: Sequence[str]) -> int:
-    """Handle an option passed instead of a subcommand, such as ``--version``.
+    """Print the output of an option passed instead of a subcommand, such as ``--version``.
+
+    If the command line is empty, so that `option` is empty, print the overview to standard error.
 
     Returns
     -------
     int
-        The exit code.
+        The exit code, which is 2 for an empty command line and 0 otherwise.
 
     Raises
     ------
