@@ -1,7 +1,7 @@
 """Convert a netCDF group to a Zarr hierarchy, with NCZarr metadata in up to two layouts.
 
-For an existing hierarchy, compute the changes to its metadata documents instead. If a node has
-annotations in two layouts, both are changed.
+Other functions in this module compute the changes to the metadata documents of an existing
+hierarchy. If a node has annotations in two layouts, both are changed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def annotate(group: Group, layout: Layout) -> Hierarchy:
         If the Zarr version does not support the dialect of the layout, or if the dialect cannot
         represent the value of an attribute.
     NczarrError
-        If a variable has no array. The error raised is the variable's `error`, if that is set.
+        If a variable has no array. If the variable's `error` is set, that error is raised.
     """
     return Hierarchy(nodes=dict(_Writer(layout).nodes_of(group, {})), zarr=layout.zarr)
 
@@ -128,16 +128,17 @@ class _Writer:
     def names_scalars(self, vintage: Vintage) -> bool:
         """Return whether an NCZarr layout gives scalars a named dimension of size 1.
 
-        This is True only for the older of the two layouts in a ``universal`` store, because no
-        other representation works in all releases. netCDF-C 4.9.0 crashes when it reads a scalar
-        that it has written itself. netCDF-C 4.10 ignores scalars with an empty shape.
+        This is True only for the older of the two layouts in a ``universal`` store. Such a store
+        must work in several releases, and no other representation of scalars works in all of them:
+        netCDF-C 4.9.0 crashes when it reads a scalar that it has written itself, and netCDF-C 4.10
+        ignores scalars with an empty shape.
         """
         return vintage is UNIVERSAL_EXTRA
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
-        """Return a copy of `node` as its metadata should describe it.
+        """Return a copy of `node` with the dtype, fill value and shape to store for `variable`.
 
-        The dtype, fill value and shape of the copy are those to store for `variable`.
+        They can differ from those of `node`, which describe the array as netCDF interprets it.
         """
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         if not is_fill_value(declared, node.dtype):  # invalid, as reported when the source was read
@@ -175,7 +176,7 @@ class _Writer:
         path: str,
         stored: tuple[np.dtype[Any], Kind] | None = None,
     ) -> dict[str, Any]:
-        """Add the user's attributes and their NCZarr types to a node's other metadata.
+        """Combine the user's attributes and their NCZarr types with a node's other metadata.
 
         Return the complete metadata as a dict with the same keys as `fields`.
 
@@ -223,9 +224,10 @@ class _Writer:
 
 
 def _recorded_types(types: Mapping[str, str], vintage: Vintage) -> dict[str, str]:
-    """Render the types of user attributes, omitting types that the NCZarr layout does not record.
+    """Render the types of user attributes in the notation of an NCZarr layout.
 
-    `types` maps the names of attributes to netCDF types.
+    `types` maps the names of attributes to netCDF types. Types that the layout does not record are
+    omitted.
     """
     if vintage.types_holder == "sidecars":
         # The releases that read sidecars have a common notation only for numeric types.
@@ -239,7 +241,7 @@ def _recorded_types(types: Mapping[str, str], vintage: Vintage) -> dict[str, str
 
 
 def _listed_types(recorded: dict[str, str], vintage: Vintage) -> Json:
-    """Return attribute types in the form in which an NCZarr layout lists them.
+    """Return attribute types as the JSON value that an NCZarr layout stores for them.
 
     `recorded` maps the names of attributes to types in the notation of the layout.
     """
@@ -251,8 +253,8 @@ def _listed_types(recorded: dict[str, str], vintage: Vintage) -> Json:
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
     """Return new dicts for a node's ``attributes``, ``members`` and ``sidecars``.
 
-    The caller can add annotations to each of these dicts. Members and sidecars that do not belong
-    to NCZarr are copied from `node`. The ``attributes`` dict is empty.
+    The caller can add annotations to these dicts. Initially, they contain the members and sidecars
+    of `node` that do not belong to NCZarr, and no attributes.
     """
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")
@@ -369,11 +371,11 @@ def attribute_changes(
 def _members(
     node: Node, places: Places, member: str
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
-    """Find `member` in each annotation at `places`, omitting annotations that do not contain it.
+    """Yield a member of each annotation at `places`, omitting annotations without this member.
 
-    Yield the holder and the name of the annotation, the name and the value of the member, and the
-    layout. `member` is the name of a `Vintage` field. The member's name in the annotation can
-    differ.
+    Each yielded tuple contains the annotation's holder and name, the member's name and value, and
+    the layout. `member` is the name of a `Vintage` field, such as ``"arrays"``. The member's name
+    in the annotation can be different.
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None

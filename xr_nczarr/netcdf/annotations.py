@@ -49,7 +49,7 @@ class Vintage:
         unlimited dimensions. These releases also require that chunks are not longer than the
         dimensions, and do not reliably write big-endian arrays in the declared byte order.
     marks_scalars
-        Whether the layout marks scalar variables in a member of their own, ``scalar``.
+        Whether the layout marks scalar variables with a separate member, ``scalar``.
     text_type
         Notation for the type of text attributes.
     has_json_type
@@ -137,7 +137,7 @@ after 4.9.2 ignore the sidecars of this layout.
 def lacks_json_type(vintages: Iterable[Vintage]) -> bool:
     """Return whether any of the layouts lacks the JSON attribute type.
 
-    On such layouts, netCDF-C aborts when it reads an attribute that is a list of mixed types.
+    In a layout without this type, an attribute that is a list of mixed types makes netCDF-C abort.
     """
     return not all(vintage.has_json_type for vintage in vintages)
 
@@ -149,7 +149,7 @@ def _places(holder: str, name: str) -> Places:
     """Map each possible location of an annotation to the newest layout that uses this location.
 
     A location consists of the part of a node that contains the annotation, and the annotation's
-    name. `holder` and `name` are the `Vintage` attributes that contain this part and this name.
+    name. `holder` and `name` are the names of the `Vintage` fields that specify them.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
@@ -223,7 +223,7 @@ class ArrayAnnotation:
     """The NCZarr metadata of an array.
 
     `references` contains the fully qualified names of the dimensions, and `type_alias` is the name
-    of the netCDF type. They are None if NCZarr does not record them.
+    of the netCDF type. Each of them is None if the annotation does not contain it.
     """
 
     vintage: Vintage
@@ -239,9 +239,9 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout that a node's annotations use.
 
-    `vintage` is the newest layout that stores annotations where this node does. The location alone
-    might not identify the layout: netCDF-C's newest release and its development branch use the same
-    location, but store attribute types under different names.
+    `vintage` is the newest layout that stores annotations in the same location as this node. The
+    location alone does not always identify the layout: netCDF-C's newest release and its
+    development branch use the same location, but store attribute types under different names.
     """
     is_preview = vintage.holder == "attributes" and PREVIEW.types in node.attributes
     return PREVIEW.dialect if is_preview else vintage.dialect
@@ -250,7 +250,7 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 def stored_annotations(node: Node, places: Places) -> Iterator[tuple[Holder, str, Vintage, Json]]:
     """Yield the holder, name, layout and value of each annotation of a node.
 
-    Annotations are looked up at `places`, which begin with those of the newest layout.
+    Annotations are looked up at the locations in `places`, starting with the newest layout.
     """
     for (holder, name), vintage in places.items():
         members = getattr(node, holder)
@@ -323,8 +323,7 @@ def listed_children(node: GroupNode) -> dict[str, NodeKind | None] | None:
     """Map each child named in a group's annotation to its kind.
 
     A child that is listed both as an array and as a group is mapped to None. Return None if the
-    list of arrays or the list of groups is missing or damaged. In that case, the caller has to list
-    the store.
+    list of arrays or the list of groups is missing or damaged. The caller must then list the store.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:
@@ -416,7 +415,7 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 
 
 def is_universal(root: Node | None) -> bool:
-    """Return whether the store with the given root was written in the dialect ``universal``.
+    """Return whether the store with this root was written in the dialect ``universal``.
 
     The superblock of such a store is in the attributes of the root, and also in the members of the
     root's main document. No other dialect has it in both places.

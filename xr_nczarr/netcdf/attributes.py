@@ -145,8 +145,8 @@ def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[s
 
     If the node has NCZarr metadata, the attributes already have netCDF types and are returned
     unchanged. Otherwise, only JSON values are converted. A `_FillValue` that was converted to the
-    variable's dtype keeps this dtype. `node` is the stored node, or None for a group or variable
-    that is not stored, or whose metadata is unusable.
+    variable's dtype keeps this dtype. `node` is the stored node. It is None for a group or variable
+    that is not stored, or that has unusable metadata.
     """
     if node is not None and is_annotated(node):
         return dict(decoded)
@@ -191,8 +191,8 @@ def _undecoded(value: Any, stored: Json | None, recorded: Any) -> Any:
 def unlisted_strings(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes in which each list of a single string is replaced with that string.
 
-    In netCDF, such a list is an attribute of type string. Plain Zarr does not record the type, and
-    readers would not recognize, for example, ``units`` in a list.
+    In netCDF, such a list represents an attribute of type string. Plain Zarr does not record the
+    type, and readers would not recognize, for example, ``units`` if its value is a list.
     """
     return {
         name: value[0]
@@ -215,8 +215,9 @@ def decode_fill_value(
     is_text
         Whether the variable contains netCDF characters or strings.
     in_base64
-        Whether to decode byte strings other than netCDF text from Base64. xarray writes Base64 in
-        Zarr versions that require a fill value.
+        Whether to decode byte strings, except for netCDF text, from Base64. xarray writes Base64 in
+        Zarr versions that require a fill value. An integer is then also accepted, as the code of a
+        single byte.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -269,7 +270,8 @@ def encode_fill_value(
 
     This is the inverse of `decode_fill_value`. `dtype` and `kind` are those of the variable. If
     `in_base64` is True, floats, complex numbers and byte strings are encoded in Base64, as in
-    xarray. `typed` has the same meaning as in `encode_attribute`. Return None if no attribute can
+    xarray. However, netCDF strings remain text, and netCDF characters stored as ``uint8`` become
+    integers. `typed` has the same meaning as in `encode_attribute`. Return None if no attribute can
     represent fill values of the dtype. A value that does not fit the dtype is encoded like any
     other attribute, so that copies keep it.
     """
@@ -382,7 +384,7 @@ def infer_integers(value: Json) -> Json:
 
 
 def _check_integers(values: Sequence[Any]) -> None:
-    """Raise UnsupportedError if neither int64 nor uint64 can represent an integer in `values`."""
+    """Raise UnsupportedError if `values` contains an integer that fits neither int64 nor uint64."""
     for item in values:
         if isinstance(item, int) and not -1 << 63 <= item < 1 << 64:
             raise UnsupportedError(

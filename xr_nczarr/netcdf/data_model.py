@@ -1,10 +1,11 @@
 """Define the netCDF data model: groups, dimensions, variables and typed attributes.
 
-The netCDF type of an attribute determines the Python type of its value: a NumPy scalar or
-one-dimensional array for a numeric type, a str for char, and a list of str for string, even for a
-single string. In a node without NCZarr metadata, attribute values are JSON values. `_FillValue` is
-a scalar of the variable's dtype, unless the stored value does not fit this dtype. It exists only if
-the attributes declare it, or if the Zarr fill value marks missing values.
+The netCDF type of an attribute determines the Python type of its value. For a numeric type, this is
+a NumPy scalar or a one-dimensional array. For char, it is a str, and for string, it is a list of
+str, even if there is only one string. In a node without NCZarr metadata, attribute values are JSON
+values. `_FillValue` is a scalar of the variable's dtype, unless the stored value does not fit this
+dtype. A variable has a `_FillValue` only if the stored attributes declare one, or if the Zarr fill
+value marks missing values.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class Variable:
     kind
         ``"number"`` for netCDF's integers and floats, ``"char"`` for characters (dtype ``S1``),
         ``"string"`` for strings, or ``"other"`` for a Zarr type that netCDF does not support.
-        Strings of dtype ``S`` are UTF-8 padded with NUL, and those of dtype ``U`` or ``object`` are
-        str.
+        Strings of dtype ``S`` are encoded in UTF-8 and padded with NUL bytes. Strings of dtype
+        ``U`` or ``object`` are str.
     error
         The reason why the variable cannot be read, or None. If there is an error, `dimensions` and
         `attributes` may be incomplete.
@@ -129,7 +130,7 @@ class Variable:
         """Return the name of each dimension, or its path if the name alone would be ambiguous.
 
         `visible` maps short names to the dimensions that the variables of a group can use. A name
-        is ambiguous if it is mapped to a different dimension.
+        is ambiguous if `visible` maps it to a different dimension.
         """
         named = [(item, visible.get(item.name, item)) for item in self.dimensions]
         return tuple([item.name if item.path == use.path else item.path for item, use in named])
@@ -145,8 +146,8 @@ class Group:
         Name of the layout of the annotations, which are the NCZarr metadata of the group and its
         arrays (see `annotations.VINTAGES`). ``"zarr"`` if there are no annotations.
     reports
-        Descriptions of the defects found in the metadata of this group, one sentence each, not
-        including `error`.
+        Descriptions of the defects found in the metadata of this group, one sentence each. The
+        defect that `error` describes is not included.
     warnings
         Descriptions of harmless defects in the metadata of this group, one sentence each.
     node

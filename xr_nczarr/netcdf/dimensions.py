@@ -44,10 +44,10 @@ class DimensionScope:
         Whether the hierarchy is only a part of a larger store. Fully qualified names are then
         relative to the root of that store, so only their last segment can be resolved.
     undefined
-        Ordered set of the fully qualified names of dimensions that no group in the hierarchy
-        defines. Empty unless `is_part` is True.
+        Fully qualified names of dimensions that no group in the hierarchy defines, as the keys of a
+        dict. The dict is empty unless `is_part` is True.
     is_closed
-        Whether no more dimensions can be added. This is True once all arrays that may define
+        Whether `define` no longer adds dimensions. This is True once all arrays that may define
         dimensions have been processed.
     """
 
@@ -59,7 +59,10 @@ class DimensionScope:
     is_closed: bool = False
 
     def define(self, group: Group, dimension: Dimension) -> Dimension:
-        """Add a dimension to a group unless the scope is closed, and return the dimension."""
+        """Add a dimension to a group, and return the dimension.
+
+        If the scope is closed, return the dimension without adding it.
+        """
         if not self.is_closed:
             self.dimensions[dimension.path] = dimension
             group.dimensions[dimension.name] = dimension
@@ -157,9 +160,15 @@ class DimensionScope:
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
         """Return the dimension that a short name refers to in `group`.
 
-        A dimension of the group itself takes precedence over inherited dimensions. Otherwise, the
-        nearest inherited dimension of this name is used, provided that its size is `size`. In all
-        other cases, a new dimension is defined in the group.
+        If the group itself has a dimension of this name, return that dimension. Otherwise, return
+        the nearest inherited dimension of this name if its size is `size`. If there is no such
+        dimension, or if its size differs, define a new dimension in the group.
+
+        Raises
+        ------
+        MetadataError
+            If `name` is not a str, or if the group's own dimension has a different size and is not
+            unlimited.
         """
         if not isinstance(name, str):
             raise unexpected(name, "a name", place)
@@ -173,7 +182,7 @@ class DimensionScope:
         """Return an anonymous dimension of the given size, which is defined in the root group.
 
         The anonymous dimensions of one variable are distinct. `earlier` contains the sizes of the
-        variable's preceding anonymous dimensions. The given size is appended to it in place.
+        variable's preceding anonymous dimensions, and `size` is appended to this list in place.
         """
         root = self.groups["/"]
         same = earlier.count(size)

@@ -68,9 +68,9 @@ def interpret(
     use_zarr_fill_value_as_mask
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
-        whether a `_FillValue` was declared. None means False in plain Zarr v3. In v1 and v2, None
-        means True, with two exceptions: the fill values that `zero_masks` excludes and, in stores
-        that netCDF-C wrote, zero and netCDF's default fill values.
+        whether a `_FillValue` was declared. None means False in plain Zarr v3. In plain v1 and v2,
+        None means True, except for the fill values that `zero_masks` excludes. In stores that
+        netCDF-C wrote, None also excludes netCDF's default fill values and zero.
     zero_masks
         Whether a Zarr fill value that is zero, or an empty or blank string, may become `_FillValue`
         if `use_zarr_fill_value_as_mask` is None. Pass False for reference sets, in which such a
@@ -263,7 +263,7 @@ class _Interpreter:
     def is_written_by_netcdf(self) -> bool:
         """Return whether netCDF-C wrote the store as plain Zarr.
 
-        In that case, netCDF's types apply.
+        The dtypes of such a store are interpreted as netCDF types.
         """
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.get(PROVENANCE) if root is not None else None
@@ -292,10 +292,11 @@ class _Interpreter:
     def marks_missing_values(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
-        """Return whether the fill value marks missing values if ``_FillValue`` is absent or null.
+        """Return whether an array's Zarr fill value marks missing values.
 
-        If so, the fill value becomes the variable's ``_FillValue``. `stored` is the dtype in the
-        Zarr metadata, which can differ from the dtype of `node`.
+        If so, this fill value becomes the variable's ``_FillValue``. This method is called only if
+        the ``_FillValue`` attribute is absent or null. `stored` is the dtype in the Zarr metadata,
+        which can differ from the dtype of `node`.
         """
         is_array = any(spec.name == "vlen-array" for spec in node.codecs)  # each item is an array
         if node.fill_value is None or is_array or node.dtype.kind == "V":

@@ -34,7 +34,7 @@ class Layout:
         - ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr v3, that of Appendix E in the
           NCZarr specification.
         - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
-        - ``"universal"`` adds objects for netCDF-C 4.9.2 and older to the newest layout. Both
+        - ``"universal"`` is the newest layout with additional objects for netCDF-C 4.9.2 and older.
           zarr-python and netCDF-C 4.9.0 or later can open the store, with one exception: netCDF-C
           4.9.0 cannot open it if it contains characters, strings, or an attribute that is a list of
           strings. Characters are written with a type that zarr-python supports, but that netCDF-C

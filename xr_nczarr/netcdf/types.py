@@ -66,7 +66,10 @@ Notations of fixed-width strings, such as ``"|S128"``, are not included; see `at
 
 
 def attribute_type(notation: object) -> str | None:
-    """Return the netCDF type that `notation` denotes in any NCZarr layout, or None if unknown."""
+    """Return the netCDF type that a notation of any NCZarr layout denotes.
+
+    Return None if the notation is unknown.
+    """
     if not isinstance(notation, str):
         return None
     name = ATTRIBUTE_TYPES.get(notation)
