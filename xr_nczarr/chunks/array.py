@@ -60,8 +60,8 @@ class ReadOptions:
     Attributes
     ----------
     missing_chunks
-        What to do if a chunk is missing from the store: read it as fill values (``"fill"``), read
-        it as fill values and warn (``"warn"``), or raise a `MissingChunkError` (``"raise"``).
+        What to do if a chunk is missing from the store. ``"fill"`` reads fill values instead,
+        ``"warn"`` does the same and warns, and ``"raise"`` raises a `MissingChunkError`.
     threads
         Maximum number of threads that one read uses. None means the number that the store
         specifies or, if it does not specify one, the number of processors.
@@ -141,7 +141,7 @@ class ChunkedArray:
 
     @cached_property
     def _bounded_store(self) -> Store:
-        """The store, wrapped so that it rejects objects that are too large for a chunk."""
+        """The store, wrapped so that it rejects objects larger than `_max_object_bytes`."""
         limit = self._max_object_bytes
         return self.store if limit is None else self.store.bounded(limit)
 
@@ -206,7 +206,7 @@ class ChunkedArray:
             If a chunk is missing, and either ``missing_chunks="raise"`` is set or the array has no
             fill value.
         StorageError
-            If the store cannot read a chunk for any reason other than that the chunk is missing.
+            If the store fails to read a chunk. A missing chunk does not count as a failure.
         """
         if self.node.chunk_runs:
             return read_boxes(

@@ -27,8 +27,8 @@ class ChunkObjects:
 
     If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
     up with the alternative separator; see `ArrayNode.key_notations`. An array can contain keys with
-    both separators. For example, a program that knows only one separator overlooks chunks whose
-    keys have the other, and writes new chunks.
+    both separators. For example, this happens if a program knows only one separator: it overlooks
+    the chunks whose keys have the other separator, and writes new chunks.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -38,8 +38,7 @@ class ChunkObjects:
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
         """Yield the parts in lists of up to `size` parts.
 
-        Unlike `Shards.batches`, this method keeps no parts together, because every chunk is a
-        separate object.
+        The parts can be divided in any way, because every chunk is a separate object.
         """
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):

@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def touched(self) -> tuple[frozenset[int], ...]:
-        """For each dimension of the array, the grid indices of the touched chunks.
+        """The grid indices of the touched chunks along each dimension of the array.
 
         This is an empty tuple if the selection touches no chunks.
         """
@@ -430,10 +430,10 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 
 
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Return an iterator for each field of `ChunkPart`, which yields one tuple for each part.
+    """Return one iterator for each field of `ChunkPart`. Each iterator yields one tuple per part.
 
-    Each tuple contains one item per dimension. `itertools.product` builds the tuples, which is
-    faster than a loop in Python.
+    A tuple contains the values of the field along all dimensions. `itertools.product` builds the
+    tuples, because a loop in Python would be slower.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 

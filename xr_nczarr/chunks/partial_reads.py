@@ -41,7 +41,7 @@ def byte_window(
 
     Return None if the whole chunk must be read. Chunks of fixed-width strings are always read as a
     whole, because another program may have increased the width of the strings. Only the size of the
-    whole chunk shows this.
+    whole chunk reveals this.
 
     Parameters
     ----------

@@ -177,9 +177,9 @@ class PartReader:
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each fetched chunk, together with the codec chain that decodes it.
 
-        If it is faster, `ChunkCodec.decode_many` first decodes several chunks in one call, but only
-        with the last codec. The yielded chain then contains only the remaining codecs. Each call
-        decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks.
+        If the last codec can decode several chunks in one call, `ChunkCodec.decode_many` applies
+        this codec first, which is faster. The yielded chain then contains only the remaining
+        codecs. Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
@@ -222,7 +222,7 @@ class PartReader:
         return target if fits else None
 
     def _padded(self, chunk: Array, index: Index) -> Array:
-        """Return a chunk in which all elements beyond `node.stored_shape` are fill values."""
+        """Return a chunk with fill values in place of all elements beyond `node.stored_shape`."""
         node = self.node
         if not node.stored_shape:
             return chunk

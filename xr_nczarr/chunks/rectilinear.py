@@ -123,7 +123,7 @@ def read_boxes(
 
 
 def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> Iterator[_Run]:
-    """Yield the runs of chunks of equal length along a dimension of `size` elements.
+    """Yield the runs of equally long chunks along a dimension that has `size` elements.
 
     `lengths` contains (chunk length, repeat count) pairs. If these chunks do not cover the whole
     dimension, the remaining elements form a final run of missing chunks. Without shards, this run

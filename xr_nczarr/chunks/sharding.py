@@ -171,8 +171,8 @@ class Shards:
         """Look up chunks in the shard indices at one nesting level.
 
         `depth` is the nesting level, which is 0 for the outermost shards. For each chunk,
-        `shard_ranges` contains the byte range of the shard that contains it at this level. `source`
-        reads the shard indices. At the innermost level, return the byte range of each chunk. At any
+        `shard_ranges` contains the byte range of its shard at this level. `source` reads the shard
+        indices. At the innermost level, return the byte range of each chunk. At any
         other level, return the byte range of the nested shard that contains each chunk. The range
         of a missing chunk or shard is None.
         """

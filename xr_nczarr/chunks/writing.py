@@ -42,7 +42,7 @@ class PartWriter:
     def write(self, batch: list[ChunkPart]) -> None:
         """Encode and write a batch of parts.
 
-        The batch must include all parts of each stored object that it affects.
+        If the batch affects a stored object, it must include all parts that lie in this object.
         """
         objects: dict[str, dict[Index, ChunkPart]] = {}
         for part in batch:
