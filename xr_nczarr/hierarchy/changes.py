@@ -28,7 +28,7 @@ def render_documents(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, b
 
 
 def children_first(path: str) -> tuple[bool, int]:
-    """Return a sort key that places a node before its parent and the root last."""
+    """Return a sort key that places children before their parents, and the root last."""
     return path == "/", -path.count("/")
 
 

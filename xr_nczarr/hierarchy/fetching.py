@@ -53,7 +53,7 @@ class SimilarStores:
 
     Usually, either all stores in a folder have consolidated metadata, or none of them do. For each
     folder, this record therefore counts how many of the most recently opened stores in a row had
-    consolidated metadata. A store without it resets the count to zero. If consolidated metadata is
+    consolidated metadata. Opening a store without it resets the count. If consolidated metadata is
     expected but missing, opening the store takes one more batch of requests.
     """
 

@@ -59,9 +59,10 @@ class Journal:
     ) -> Journal:
         """Create the journal of a write that changes documents or chunks.
 
-        `documents` maps the key of each changed object to its new content, with None for an object
-        to remove. `stored` contains the current content of these objects in the same order, with
-        None for an object that does not exist yet. See `Journal` for the other parameters.
+        `documents` maps the key of each changed object to its new content, or to None if the write
+        removes the object. `stored` contains the current content of these objects in the same
+        order, with None for an object that does not exist yet. See `Journal` for the other
+        parameters.
         """
         changes = zip(documents.items(), stored, strict=True)
         entries = [(key, _text(current), _digest(new)) for (key, new), current in changes]

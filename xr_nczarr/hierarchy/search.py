@@ -67,8 +67,8 @@ class HierarchyOptions:
     sidecars
         Names of additional documents that such a convention stores next to a node's documents.
     with_sidecars
-        Whether to read the sidecars of every node. If False, those of a group are read only if
-        there is no other way to find its children.
+        Whether to read the sidecars of every node. If False, sidecars are read only if there is no
+        other way to find the children of a group.
     consolidated_first
         Whether to fetch consolidated metadata and the journal before the other documents, provided
         that the stores most recently opened in the same folder had consolidated metadata. If this
@@ -305,9 +305,9 @@ class _Search:
     def _parse(self, kinds: Kinds) -> dict[str, Node]:
         """Fetch and parse the nodes at the paths in `kinds`, omitting paths without a node.
 
-        A remote store receives one batch of requests, and a local store receives two. If the kind
-        of a node is known, only documents of that kind are fetched. A node whose path contains a
-        backslash becomes a BrokenNode, because stores reject keys with a backslash.
+        Documents are fetched in one batch from a remote store, and in two from a local store. If
+        the kind of a node is known, only documents of that kind are fetched. A node whose path
+        contains a backslash becomes a BrokenNode, because stores reject keys with a backslash.
         """
         local = not self.store.remote
         first: NodeKind | None = "array" if local else None
@@ -374,7 +374,10 @@ class _Search:
             return error
 
     def _may_have_sidecars(self, group: GroupNode, listing: Listing | NczarrError) -> bool:
-        """Return whether a group may have sidecars, based on a listing or on its error."""
+        """Return whether a group may have sidecars.
+
+        `listing` is the listing of the group's folder, or the error raised while listing it.
+        """
         if not self.zarr.has_sidecars or isinstance(listing, NczarrError):
             return self.zarr.has_sidecars
         if any(name in listing.objects for name in self.options.sidecars):
@@ -395,7 +398,8 @@ class _Search:
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return all keys at which a node can have documents.
 
-        If `kind` is given, keys of documents that only the other kind of node has are omitted.
+        If `kind` is ``"array"``, the key of a document that only groups have is omitted. If it is
+        ``"group"``, the key of a document that only arrays have is omitted.
         """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
