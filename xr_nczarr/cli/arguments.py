@@ -146,20 +146,20 @@ def add_storage_options(parser: Parser, name: str) -> None:
 
 
 def add_limits(parser: Parser) -> None:
-    """Add the option ``--limit``."""
+    """Add the option ``--limit``, which limits the memory that reading can allocate."""
     about = "limit on the memory that reading can allocate, such as max_nodes=1000000"
     parser.add_argument("--limit", dest="limits", help=about, **{**_PAIRS, "type": _limit})
 
 
 def add_quiet(parser: Parser) -> None:
-    """Add the option ``--quiet``."""
+    """Add the option ``--quiet``, which suppresses the result and the progress."""
     parser.add_flag(
         "--quiet", "print neither the result nor the progress, only messages about failures"
     )
 
 
 def add_json(parser: Parser) -> None:
-    """Add the option ``--json``."""
+    """Add the option ``--json``, which prints the result as JSON."""
     parser.add_flag("--json", "print the result as JSON")
 
 
@@ -172,7 +172,7 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
     Raises
     ------
     UsageError
-        If the value of ``--option`` or of an option for storage options is invalid.
+        If the value of ``--option``, or of an option such as ``--storage-option``, is invalid.
     """
     names = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in names}

@@ -66,7 +66,7 @@ Notations of fixed-width strings, such as ``"|S128"``, are not included; see `at
 
 
 def attribute_type(notation: object) -> str | None:
-    """Return the netCDF type that a notation of any NCZarr layout denotes.
+    """Parse a type notation of any NCZarr layout, and return the netCDF type.
 
     Return None if the notation is unknown.
     """
