@@ -99,6 +99,15 @@ def test_nan_can_be_appended_but_number_equal_to_missing_value_is_rejected(path)
     assert_rejected(path, "does not fit", packed(99.0), append_dim="time")
 
 
+def test_integers_equal_to_missing_value_can_be_appended_as_in_new_store(path):
+    fill = {"_FillValue": np.int16(-1)}
+    first, second = (xr.Dataset({"p": ("time", np.array(v, "i2"))}) for v in ([1, -1], [-1, 2]))
+    to_nczarr(first, path, encoding={"p": fill})
+    to_nczarr(second, path, append_dim="time")
+    np.testing.assert_array_equal(read(path).p, [1, np.nan, np.nan, 2])
+    assert_rejected(path, "does not fit", packed(-1.0), append_dim="time")
+
+
 # Regression D57
 @pytest.mark.filterwarnings("ignore:variable 'p' has multiple fill values")
 def test_missing_value_outside_stored_dtype_range_is_ignored(path):

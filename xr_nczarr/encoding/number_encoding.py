@@ -95,14 +95,12 @@ def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[An
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
     """Raise ConflictError if a number other than NaN would be stored as a missing value.
 
-    Without packing, a number that already equals the missing value is accepted, because the caller
-    considers that number missing too.
+    A number that already equals the missing value is accepted; see `_is_marked`.
     """
-    unpacked = not is_packed(encoding)
     for mark in missing_values(encoding):
         masked = stored == mark
         if masked.any():
-            masked &= ~(_missing(data) | (unpacked & (data == mark)))
+            masked &= ~(_missing(data) | _is_marked(data, encoding))
         if masked.any():
             raise misfit(
                 f"the value {data[masked][0]}, which would be stored as the missing value {mark},",
@@ -112,6 +110,19 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
                 "drop_encoding() to discard the encoding inherited from the source",
                 name,
             )
+
+
+def _is_marked(data: Any, encoding: Mapping[str, Any]) -> Any:
+    """Return whether each number already equals a missing value of an encoding without packing.
+
+    The caller considers such numbers missing too, for example in a dataset that was opened with
+    ``mask_and_scale=False``. This does not apply to floats that are added to a stored variable,
+    because in them, NaN marks missing data.
+    """
+    marked = np.zeros(data.shape, bool)
+    for mark in () if is_packed(encoding) else missing_values(encoding):
+        marked = marked | (data == mark)
+    return marked
 
 
 def _extremes(data: Any) -> Any:
@@ -128,7 +139,7 @@ def _is_reproduced(data: Any, stored: Any, encoding: Mapping[str, Any], rounding
         masked = masked | (np.isnan(stored) if mark != mark else stored == value)
     reproduced = _is_close(data, stored, encoding, rounding)
     if rounding != "requested":
-        reproduced &= ~masked
+        reproduced &= ~masked | (_is_marked(data, encoding) & (data.dtype.kind != "f"))
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     if numbers.dtype.kind in "iu" and (offset := int(encoding.get("add_offset") or 0)):
         range_ = np.iinfo(numbers.dtype)  # subtracting the offset must not wrap around
