@@ -43,7 +43,8 @@ from xr_nczarr.errors import (
     StorageError,
     UnsupportedError,
 )
-from xr_nczarr.references import expand, write
+from xr_nczarr.model import Limits
+from xr_nczarr.references import expand, parse, write
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.render import collect_references, portable
 from xr_nczarr.storage import RemoteStore
@@ -580,10 +581,11 @@ def test_document_file_extension_determines_its_compression(tmp_path, name):
         {"type": "FeatureCollection", "features": []},
         {"name": "package", "version": "1.0.0"},
         {"version": 1, "formatters": {}},
+        {"templates": {"name": "value"}},
         {"zarr_format": 3, "node_type": "group"},
         {"metadata": {".zgroup": {"zarr_format": 2}}, "zarr_consolidated_format": 1},
     ],
-    ids=["geojson", "package", "logging", "group", "consolidated"],
+    ids=["geojson", "package", "logging", "templates", "group", "consolidated"],
 )
 def test_json_document_that_is_not_reference_set_is_not_replaced(tmp_path, document):
     regular(tmp_path / "store")
@@ -597,6 +599,16 @@ def test_json_document_that_is_not_reference_set_is_not_replaced(tmp_path, docum
         with pytest.raises(ConflictError, match="the target exists, but is not a reference set"):
             write(tmp_path / "store", tmp_path / name)
         assert (tmp_path / name).read_bytes() == content
+
+
+def test_compressed_file_that_exceeds_size_limit_is_not_replaced(tmp_path, monkeypatch):
+    regular(tmp_path / "store")
+    content = gzip.compress(bytes(1000))
+    (tmp_path / "mine.json.gz").write_bytes(content)
+    monkeypatch.setattr(parse, "DEFAULT_LIMITS", Limits(max_consolidated_bytes=999))
+    with pytest.raises(ConflictError, match="the target exists, but is not a reference set"):
+        write(tmp_path / "store", tmp_path / "mine.json.gz")
+    assert (tmp_path / "mine.json.gz").read_bytes() == content
 
 
 @pytest.mark.parametrize(

@@ -65,16 +65,16 @@ def is_reference_document(document: bytes) -> bool:
     """Return whether a document is a reference set in JSON, without checking its entries.
 
     Many JSON documents map names to strings or lists. Therefore, a document of version 0 must also
-    contain the metadata of a group or array, and a document of version 1 must not contain any
-    member that is not in the specification.
+    contain the metadata of a group or array. A document of version 1 must contain a version, and
+    no member that is not in the specification. An empty JSON object counts as a reference set.
     """
     try:
         members, refs, _ = _load(document, DEFAULT_LIMITS)
-    except (ReferenceSetError, ChunkError):
+    except (ReferenceSetError, ChunkError, LimitError):
         return False
     if refs is members and any(key.rpartition("/")[2] in _METADATA_NAMES for key in refs):
         return True
-    return members.keys() <= _VERSION_1_MEMBERS
+    return not members or ("version" in members and members.keys() <= _VERSION_1_MEMBERS)
 
 
 def _is_record_set(value: Any) -> bool:
