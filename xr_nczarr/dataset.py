@@ -78,7 +78,11 @@ def resolve(
     location, access = parse_target(target), access or Access()
     store: Store | None = None
     if location.is_reference_set and not must_exist:
-        raise UnsupportedError("reference sets are read-only", store=mask(location.url) or None)
+        raise UnsupportedError(
+            "reference sets are read-only",
+            remedy="Write to a store instead, for example to a copy made with xr_nczarr.copy",
+            store=mask(location.url) or None,
+        )
     if must_exist and names_reference_set(location, access.options):
         from xr_nczarr.references.opening import open_references
 

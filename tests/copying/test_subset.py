@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, UserDict
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -51,6 +52,14 @@ SELECTIONS = {
     "dates": (
         {"time": slice("2026-01-02", "2026-01-03")},
         lambda ds: ds.sel(time=slice("2026-01-02", "2026-01-03")),
+    ),
+    "days without times": (
+        {"time": slice(date(2026, 1, 2), date(2026, 1, 3))},
+        lambda ds: ds.sel(time=slice("2026-01-02", "2026-01-03")),
+    ),
+    "a day without time": (
+        {"time": date(2026, 1, 2)},
+        lambda ds: ds.sel(time="2026-01-02"),
     ),
     "since": (
         {"time": slice("2026-01-04", None)},

@@ -128,7 +128,8 @@ class CopiedTree(Tree):
                 raise unknown("dimension", dim, names)
             if length < 1:
                 raise ConflictError(
-                    f"the chunk length of dimension {quote(dim)} must be at least 1, not {length}"
+                    f"the chunk length of dimension {quote(dim)} must be at least 1, not {length}",
+                    remedy="Pass a positive length, or leave out the dimension",
                 )
 
     def _add_or_skip(self, source: Source, group: Group, variable: Variable) -> None:

@@ -207,7 +207,9 @@ def copy(
     location = parse_target(target)
     file = _file_path(location)
     if file is not None and (
-        find_format(zarr_format) is not DEFAULT_FORMAT or dialect != "nczarr" or consolidated
+        find_format(zarr_format) is not DEFAULT_FORMAT
+        or dialect != "nczarr"
+        or consolidated is not None
     ):
         raise UnsupportedError(
             "zarr_format, dialect and consolidated do not apply to a netCDF file",

@@ -412,7 +412,10 @@ def _exact_integers(values: Sequence[Any], array: np.ndarray[Any, Any]) -> np.nd
         return np.array(values, "uint64")
     if max(values) < 1 << 63:
         return np.array([*map(int, values)], "int64")
-    raise UnsupportedError("no integer dtype can represent all values of the attribute")
+    raise UnsupportedError(
+        "no integer dtype can represent all values of the attribute",
+        remedy="Convert the values to floats or to strings",
+    )
 
 
 def _json(value: Json) -> Json:

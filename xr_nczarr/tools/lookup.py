@@ -98,9 +98,9 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
     numeric = index.dtype.kind in "iuf"
     try:
         if not isinstance(label, slice):
-            position = index.get_loc(_number(label) if numeric else label)
+            position = index.get_loc(_number(label) if numeric else _day(label))
         else:
-            ends = [label.start, label.stop]
+            ends = [_day(label.start), _day(label.stop)]
             if numeric:
                 ends = [None if end is None else _number(end) for end in ends]
             if index.is_monotonic_decreasing and None not in ends and ends[0] < ends[1]:
@@ -119,6 +119,11 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
             else "Leave out the dimension; its length is 0",
         ) from error
     return position if isinstance(position, slice) else int(position)
+
+
+def _day(label: Any) -> Any:
+    """Convert a date without a time to text, because pandas then finds all times of that day."""
+    return str(label) if type(label) is date else label
 
 
 def _number(label: Any) -> int | float:
