@@ -208,7 +208,7 @@ def test_unreadable_coordinate_gets_no_index(opener, store):
         dataset.x.load()
 
 
-def test_coordinate_with_missing_chunk_is_indexed_unless_missing_chunks_raise_errors(store):
+def test_coordinate_with_missing_chunk_is_indexed_unless_missing_chunks_option_is_raise(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(xr.SerializationWarning, match="^/x was not decoded and has no index: .*x/0"):
@@ -296,7 +296,7 @@ def test_decoding_warning_can_be_turned_into_error(store):
         xr.open_dataset(store, engine="nczarr")
 
 
-def test_failed_connection_raises_error_instead_of_marking_variable_broken(store, http_server):
+def test_failed_connection_raises_error_instead_of_marking_variable_as_broken(store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     http_server.fault("reset", path="*/time/0", times=None)
     options = {"storage_options": {"retry": {"attempts": 1}}, "chunks": {}}
@@ -405,7 +405,7 @@ def test_damaged_group_metadata_does_not_affect_other_groups(tree, caplog):
 
 
 @pytest.mark.parametrize("damage", ["damaged", "missing"])
-def test_info_dump_verify_copy_and_upgrade_report_unreadable_group(tree, damage):
+def test_unreadable_group_is_reported_by_info_dump_verify_copy_and_upgrade(tree, damage):
     store, key = tree
     if damage == "missing":
         del store[key]

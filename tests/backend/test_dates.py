@@ -83,7 +83,7 @@ def test_coordinate_with_dates_outside_range_of_inferred_dtype_has_cftime_dates(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_reading_dates_finer_than_inferred_resolution_raises_metadata_error(way):
+def test_reading_dates_more_precise_than_inferred_resolution_raises_metadata_error(way):
     store = stored([0.0, 0.5, 1.0], units="seconds since 2000-01-01")
     dataset = opened(store, way, decode_times=CFDatetimeCoder(time_unit="s"))
     with pytest.raises(MetadataError, match=r"^memory:.*: datetime64\[s\].*time_unit='ms'"):
@@ -115,7 +115,7 @@ def test_times_stored_as_inexact_floats_are_rounded_to_declared_resolution(way, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_time_differences_finer_than_declared_resolution_raise_metadata_error(way):
+def test_time_differences_more_precise_than_declared_resolution_raise_metadata_error(way):
     store = stored([0.0, 0.01, 1.0], units="minutes", dtype="timedelta64[s]")
     with pytest.raises(MetadataError, match=r"timedelta64\[s\].*CFTimedeltaCoder\(time_unit='ms'"):
         load(opened(store, way), way)

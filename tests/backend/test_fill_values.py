@@ -61,7 +61,7 @@ def test_every_string_fill_value_notation_is_accepted(
 
 
 # Regression D19
-def test_exact_default_fill_value_is_recovered_from_rounded_one(tmp_path: Path, way: str) -> None:
+def test_exact_default_fill_value_is_recovered_from_rounded_value(tmp_path: Path, way: str) -> None:
     store = tmp_path / "s"
     with netCDF4.Dataset(file_url(store), "w") as dataset:
         dataset.createDimension("x", 5)
@@ -162,7 +162,7 @@ def test_chunks_of_zeros_omitted_by_xarray_are_read_as_zeros(tmp_path: Path) -> 
 
 
 # Regression D20
-def test_netcdf_c_reads_same_values_from_missing_chunks_without_fill_value(
+def test_xr_nczarr_and_netcdf_c_read_same_values_from_missing_chunks_without_fill_value(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:

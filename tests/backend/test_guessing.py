@@ -8,7 +8,7 @@ from pathlib import Path
 from xr_nczarr.backend.guessing import looks_like_nczarr
 
 
-def test_nczarr_metadata_is_detected_without_network_access(tmp_path: Path) -> None:
+def test_nczarr_stores_are_recognized_without_network_access(tmp_path: Path) -> None:
     (tmp_path / "nczarr").mkdir()
     (tmp_path / "nczarr/.zattrs").write_text('{"_nczarr_superblock": {}}')
     (tmp_path / "zarr").mkdir()

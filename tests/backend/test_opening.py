@@ -74,19 +74,19 @@ def test_zip_file_opens_if_store_is_at_its_root_or_in_single_folder(
     check(xr.open_dataset(target, engine="nczarr"))
 
 
-def test_memory_filesystem_store_opens(stored):
+def test_store_in_memory_filesystem_opens(stored):
     memory = fsspec.filesystem("memory")
     memory.pipe({f"/opening/store/{key}": data for key, data in read_objects(stored).items()})
     check(xr.open_dataset("memory://opening/store", engine="nczarr"))
 
 
 @pytest.mark.parametrize("spell", ["{}/store", "simplecache::{}/store", "{}/store#mode=nczarr"])
-def test_plain_http_store_opens_without_listing(spell, stored, http_server):
+def test_http_store_without_directory_listing_opens(spell, stored, http_server):
     shutil.copytree(stored, Path(http_server.root, "store"))
     check(xr.open_dataset(spell.format(http_server.url), engine="nczarr"))
 
 
-def test_unlistable_http_store_error_suggests_consolidated_metadata(http_server, stored):
+def test_error_for_unlistable_http_store_suggests_consolidated_metadata(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "plain"))
     for file in Path(http_server.root, "plain").rglob(".zattrs"):
         file.write_text("{}")
@@ -153,7 +153,7 @@ def test_opening_missing_store_raises_not_found_error(tmp_path, s3_server, http_
 
 
 @pytest.mark.parametrize("protocol", ["zip", "tar"])
-def test_damaged_archive_raises_storage_error_that_names_it(tmp_path, protocol):
+def test_damaged_archive_raises_storage_error_that_includes_archive_name(tmp_path, protocol):
     (tmp_path / "damaged").write_bytes(b"not an archive")
     url = f"{protocol}://x::file://{tmp_path}/damaged"
     with pytest.raises(StorageError, match=rf"^{protocol}://x::file://.*damaged: "):
@@ -178,7 +178,7 @@ def test_url_fragment_that_contradicts_store_is_rejected(stored, tmp_path):
         xr.open_dataset(f"file://{stored}#mode=nczarr,nonsense", engine="nczarr")
 
 
-def test_engine_is_guessed_only_from_nczarr_metadata_or_url(stored, tmp_path):
+def test_xarray_chooses_engine_by_itself_only_for_nczarr_metadata_or_url(stored, tmp_path):
     check(xr.open_dataset(stored))
     guess = xr.backends.list_engines()["nczarr"].guess_can_open
     url = f"file://{stored}#mode=nczarr,file"
@@ -316,7 +316,7 @@ def test_loading_unnamed_variable_with_unknown_codec_raises_unsupported_error(tm
         nameless.load()
 
 
-def test_consolidated_option_can_ignore_check_or_require_consolidated_metadata(tmp_path):
+def test_consolidated_metadata_can_be_ignored_checked_or_required(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url + ",consolidated", "w") as file:
         file.createDimension("x", None)
@@ -343,7 +343,7 @@ def test_info_repr_shows_store_contents(stored):
 
 
 @pytest.mark.parametrize("consolidated", [None, True, "check"])
-def test_v3_is_preferred_even_if_v2_metadata_is_consolidated(tmp_path, consolidated):
+def test_v3_metadata_is_preferred_even_if_v2_metadata_is_consolidated(tmp_path, consolidated):
     for zarr_format in (2, 3):
         part = tmp_path / str(zarr_format)
         xr_nczarr.to_nczarr(

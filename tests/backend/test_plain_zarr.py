@@ -155,7 +155,7 @@ def test_unmasked_zero_fill_value_in_reference_set_is_logged_once(tmp_path, capl
     assert "use_zarr_fill_value_as_mask" in record.getMessage()
 
 
-def test_zero_fill_value_is_not_masked_in_any_form_of_reference_set(tmp_path):
+def test_zero_fill_value_in_reference_set_is_not_masked_regardless_of_target_type(tmp_path):
     path = zeros(tmp_path / "refs.json")
     references = json.loads(path.read_text())
     options = {"storage_options": {"fo": references}}
@@ -241,7 +241,7 @@ def test_loading_booleans_with_missing_values_raises_metadata_error(version):
         dataset.load()
 
 
-def test_option_use_zarr_fill_value_as_mask_also_applies_to_v3():
+def test_use_zarr_fill_value_as_mask_option_also_applies_to_v3():
     store = written(3, data=np.arange(3), fill_value=1)
     assert opened(store).dtype == "int64"
     masked = opened(store, use_zarr_fill_value_as_mask=True)
@@ -359,7 +359,7 @@ def test_plain_zarr_json_attributes_survive_every_kind_of_rewrite(tmp_path, vers
         assert json.dumps(stored) == json.dumps(JSON)
 
 
-def test_json_attributes_copied_to_nczarr_get_types_inferred_by_netcdf_c(tmp_path):
+def test_json_attributes_copied_to_nczarr_have_types_that_netcdf_c_infers(tmp_path):
     attributes = {"small": 5, "large": 2**40, "several": [1, 2], "deep": {"a": [1]}, "none": None}
     plain = put(tmp_path / "plain", {".zgroup": {"zarr_format": 2}, ".zattrs": attributes})
     xr_nczarr.copy(plain, tmp_path / "copy")
@@ -447,7 +447,7 @@ def test_big_endian_times_are_returned_in_native_byte_order(version, dtype):
     assert json.loads(objects["v/.zarray"])["dtype"][0] == ">"
 
 
-def test_encoding_of_scalar_has_empty_tuples_as_chunks_and_original_shape():
+def test_chunks_and_original_shape_in_encoding_of_scalar_are_empty_tuples():
     for version in (2, 3):
         store = zarr.storage.MemoryStore()
         xr.Dataset({"v": ((), 1.5)}).to_zarr(store, zarr_format=version, consolidated=False)

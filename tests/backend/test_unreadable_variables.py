@@ -24,7 +24,9 @@ FOUR = np.arange(4, dtype="f4")
 
 
 # Regression D23
-def test_types_unsupported_by_netcdf_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
+def test_arrays_of_types_unsupported_by_netcdf_do_not_prevent_opening(
+    tmp_path: Path, way: str
+) -> None:
     values = {
         "u": np.array(["é", "xy"], "<U2"),
         "c": np.array([1j, 2]),
@@ -163,7 +165,7 @@ def test_unreadable_v3_array_keeps_its_dimension_names() -> None:
 
 
 @pytest.mark.skipif(os.sep == "\\", reason="names cannot contain backslashes")
-def test_names_with_backslash_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
+def test_array_names_with_backslash_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
     """Stores reject such keys, but netCDF-C and zarr-python write them on Unix."""
     store = store_with_good_array(tmp_path / "s", **{"a\\b": array_document((2,), "<i4")})
     put(store, {"g\\h/.zgroup": b'{"zarr_format": 2}'})

@@ -46,7 +46,7 @@ def opened(url, **options):
 
 @pytest.mark.parametrize("hidden", [False, True], ids=["python", "nginx"])
 @pytest.mark.parametrize("spell", ["{}/data%20set", "{}/data set/", "simplecache::{}/data%20set"])
-def test_stores_are_discovered_from_web_server_index_pages(served, hidden, spell):
+def test_stores_are_found_through_index_pages_of_web_servers(served, hidden, spell):
     with IndexServer(served, hidden=hidden) as server:
         dataset = opened(spell.format(server.url))
         assert dataset.identical(tree())
@@ -319,7 +319,7 @@ def test_web_page_returned_by_http_mapper_raises_storage_error(http_server):
         opened(mapper)
 
 
-def test_chunk_is_treated_as_missing_if_status_is_listed_in_missing_status(
+def test_chunk_is_treated_as_missing_if_missing_status_option_lists_response_status(
     http_server: HttpServer,
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:

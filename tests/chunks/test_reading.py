@@ -67,7 +67,9 @@ def test_reading_many_small_chunks_uses_little_extra_memory(tmp_path, codec, cou
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_missing_small_zstd_chunk_is_read_as_zeros_and_damaged_one_raises_error(tmp_path, threads):
+def test_missing_small_zstd_chunk_is_read_as_zeros_but_damaged_chunk_raises_error(
+    tmp_path, threads
+):
     values = np.arange(100 * 8192, dtype="f4").reshape(200, 4096)
     codecs = (CodecSpec("zstd", {"level": 1}),)
     options = {"encode": Zstd(1).encode, "target": tmp_path, "threads": threads}
@@ -100,7 +102,7 @@ def test_decoding_whole_chunks_allocates_no_unused_buffer(tmp_path, codec, buffe
 
 
 @pytest.mark.parametrize("dtype", ["<f4", ">i2", "M8[ns]", "S3", "?"])
-def test_large_results_are_cache_line_aligned(tmp_path, dtype):
+def test_large_result_arrays_are_aligned_to_cache_lines(tmp_path, dtype):
     values = np.arange(400_000).reshape(4, 100_000).astype(dtype)
     stored = chunked_array(values, (2, 50_000), target=tmp_path)
     for selection in ((slice(None), slice(None)), (1, slice(None)), (slice(None), slice(5, 9))):

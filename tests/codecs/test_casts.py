@@ -145,7 +145,7 @@ def test_casts_follow_rounding_mode(rounding):
     assert stored(node, LARGE) == np.array(ROUNDED_LARGE[rounding]).tobytes().hex()
 
 
-def test_nearest_away_rounds_largest_double_below_half_to_zero():
+def test_nearest_away_mode_rounds_largest_double_below_one_half_to_zero():
     node = array_of("float64", cast_value("int8", rounding="nearest-away"), BYTES, shape=(2,))
     assert stored(node, [np.nextafter(0.5, 0), -np.nextafter(0.5, 0)]) == "0000"
 

@@ -869,7 +869,7 @@ def test_copy_keeps_fill_value_attribute_not_representable_in_dtype(
 
 # Copying characters with a numeric fill value raised an AttributeError.
 @pytest.mark.parametrize(("dtype", "fill_value"), [("i4", np.float64(1.5)), ("S1", np.int32(3))])
-def test_copy_keeps_fill_value_attribute_of_another_type(
+def test_copy_keeps_fill_value_attribute_whose_type_differs_from_variable_type(
     tmp_path: Path, dtype: str, fill_value: Any
 ) -> None:
     source, target = tmp_path / "source.nc", dict[str, bytes]()

@@ -186,7 +186,7 @@ def test_times_outside_requested_integer_range_are_rejected(times, encoding, pro
         xr_nczarr.to_nczarr(original, store, encoding={"v": encoding})
 
 
-def test_non_standard_calendar_times_outside_requested_range_are_rejected():
+def test_times_in_nonstandard_calendars_outside_requested_range_are_rejected():
     times = xr.date_range("2000-01-01", periods=2, freq="YS", calendar="noleap", use_cftime=True)
     encoding = {"units": "days since 2000-01-01", "dtype": "i1"}
     with pytest.raises(
@@ -270,7 +270,7 @@ def test_values_already_rounded_by_filter_can_be_written(values, codec, expected
     np.testing.assert_array_equal(opened, expected * 2)
 
 
-def test_values_outside_inherited_filter_range_are_rejected(tmp_path):
+def test_values_outside_range_of_inherited_filter_are_rejected(tmp_path):
     dataset(np.array([1.0, 2.5])).to_zarr(
         tmp_path / "old.zarr", zarr_format=2, encoding={"v": {"filters": [SCALED]}}
     )
@@ -413,7 +413,7 @@ def test_large_integers_representable_as_floats_are_packed():
     st.sampled_from([0.001, 0.1, 1.0, 7.5]),
     st.sampled_from([0.0, -300.0, 12.25]),
 )
-def test_packed_values_round_trip_to_within_half_a_scale_factor_or_are_rejected(
+def test_packed_values_round_trip_within_half_a_scale_factor_or_are_rejected(
     values, kind, dtype, scale, offset
 ):
     original = np.array(values, kind)

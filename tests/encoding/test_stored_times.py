@@ -223,7 +223,9 @@ def test_times_appended_to_datetime64_or_timedelta64_array_keep_their_values(pat
 
 # The coordinate check compared numbers in different units.
 @pytest.mark.parametrize("kind", ["M", "m"])
-def test_times_appended_to_datetime64_or_timedelta64_coordinate_must_be_later(path, kind):
+def test_times_appended_to_datetime64_or_timedelta64_coordinate_must_follow_stored_times(
+    path, kind
+):
     _numpy_times(path, "t", np.array([3600, 7200], f"{kind}8[s]"))
     for hour in (1, 0, -5):
         new = xr.Dataset(coords={"t": np.array([hour * 3600], f"{kind}8[s]")})

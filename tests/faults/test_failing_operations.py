@@ -90,7 +90,7 @@ def has_changed(path, original):
     ("number", "version"), [(errno.ENOSPC, 2), (errno.ENOSPC, 3), (errno.EIO, 3), (errno.EACCES, 2)]
 )
 @WRITES
-def test_failed_disk_operation_leaves_old_or_new_state(
+def test_failed_disk_operation_leaves_store_in_old_or_new_state(
     tmp_path, monkeypatch, write, version, number
 ):
     original, path, whole = (str(tmp_path / name) for name in ("original", "store", "whole"))
@@ -201,7 +201,7 @@ def after_power_loss(before, changes, chance):
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("write", [APPEND, REGION], ids=["append", "region"])
-def test_power_failure_leaves_old_or_new_state(write, version):
+def test_power_failure_leaves_store_in_old_or_new_state(write, version):
     before = {}
     CREATE.run(before, zarr_format=version)
     whole = Snapshots(before)

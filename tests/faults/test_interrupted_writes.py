@@ -160,7 +160,7 @@ def named(*names):
 @pytest.mark.parametrize("chunk", [2, 4])
 @pytest.mark.parametrize("codec", [{}, {"zlib": True}], ids=str)
 @pytest.mark.parametrize("layout", [{}, {"dialect": "universal"}, {"zarr_format": 3}], ids=str)
-def test_interrupted_append_of_longer_strings_leaves_old_or_new_state(
+def test_interrupted_append_of_longer_strings_leaves_store_in_old_or_new_state(
     layout, codec, chunk, consolidated
 ):
     before, old = {}, named("Oslo", "Rom", "")
@@ -210,7 +210,7 @@ def test_region_writes_are_rejected_until_interrupted_append_is_resolved():
     assert refusals
 
 
-def test_reading_after_strings_were_widened_raises_chunk_error(tmp_path):
+def test_dataset_opened_before_strings_were_widened_raises_chunk_error_when_read(tmp_path):
     for target in ({}, tmp_path / "a"):
         to_nczarr(named("Oslo", "Rom"), target)
         earlier = xr.open_dataset(target, engine="nczarr")
@@ -221,7 +221,7 @@ def test_reading_after_strings_were_widened_raises_chunk_error(tmp_path):
         assert earlier.n.values.tolist() == [0, 1]
 
 
-def test_widening_more_strings_than_journal_can_hold_is_rejected(tmp_path):
+def test_store_that_needs_journal_rejects_append_that_widens_too_many_strings(tmp_path):
     many = named(*[","] * 250_000)  # each comma counts as a value in a metadata document
     for target in (RemoteMemoryStore({}), tmp_path / "a"):
         to_nczarr(many, target)
@@ -235,7 +235,7 @@ def test_widening_more_strings_than_journal_can_hold_is_rejected(tmp_path):
         assert target.mapping == whole
 
 
-def test_interrupted_overwrite_leaves_each_chunk_old_or_new():
+def test_interrupted_overwrite_leaves_each_chunk_either_old_or_new():
     before = {}
     create(RemoteMemoryStore(before), {})
     new = values(0, 6, -1).drop_vars("t")

@@ -214,7 +214,7 @@ def write(writers, action, layout, path, *, before_change=-1, delay=-1.0):
 
 
 @pytest.mark.parametrize(("action", "layout"), CASES)
-def test_killed_writer_leaves_old_or_new_state(tmp_path, writers, action, layout):
+def test_killed_writer_leaves_store_in_old_or_new_state(tmp_path, writers, action, layout):
     chance = random.Random(f"{action}-{layout}")
     before = None if action == "create" else values(0, 18)
     after = {"create": values(0, 18), "replace": values(0, 9, -1)}.get(action, values(0, 37))

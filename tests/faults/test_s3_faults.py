@@ -66,7 +66,7 @@ def found(server):
 @pytest.mark.parametrize("version", [2, 3] if ALL else [2])
 @pytest.mark.parametrize("action", WRITES)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_failed_s3_request_leaves_old_or_new_state(s3_server, client, action, version):
+def test_failed_s3_request_leaves_store_in_old_or_new_state(s3_server, client, action, version):
     write, original = WRITES[action], {}
     target = f"{s3_server.url}/s"
     options = CLIENTS[client] | s3_server.storage_options | {"retry": RETRY}

@@ -281,7 +281,7 @@ def test_types_not_defined_in_v3_draft_are_rejected(data_type, error):
     assert result.place.startswith("data_type")
 
 
-def test_fallback_data_type_is_used_only_on_request():
+def test_fallback_data_type_is_used_only_if_option_requests_fallback():
     members = {**ARRAY, "data_type": UNKNOWN_TYPE, "fill_value": 0}
     error = parse(members).error
     assert isinstance(error, UnsupportedError)

@@ -144,7 +144,7 @@ def test_third_consolidated_store_in_folder_opens_with_fewer_requests_than_first
 
 
 @pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
-def test_opening_third_store_takes_few_requests_even_with_403_for_missing_objects(
+def test_opening_third_store_takes_few_requests_even_if_server_returns_403_for_missing_objects(
     similar, forbidden
 ):
     if forbidden:
@@ -207,7 +207,9 @@ def test_consolidated_store_opens_even_if_server_returns_403_for_missing_objects
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
-def test_store_opens_with_zarr_format_option_if_missing_objects_return_403(s3_server, trees):
+def test_store_opens_with_zarr_format_option_if_server_returns_403_for_missing_objects(
+    s3_server, trees
+):
     xr_nczarr.to_nczarr(
         tree()["g1"].to_dataset(),
         f"{s3_server.url}/single",

@@ -455,7 +455,7 @@ def converted_for_gdal(path, target):
 @pytest.mark.parametrize(
     "codecs", [{}, {"endian": "big"}, {"compressor": {"id": "gzip", "level": 1}}], ids=str
 )
-def test_gdal_reads_v3_draft_store_with_metadata_converted_for_gdal(path, tmp_path, codecs):
+def test_gdal_reads_v3_draft_store_after_its_metadata_is_converted(path, tmp_path, codecs):
     counts = np.arange(35).reshape(5, 7)
     names = [name for name in NUMBERS if name not in ("i1", "i8", "u8")]  # unknown to GDAL 3.6
     root = xr.Dataset({name: (("y", "x"), counts.astype(name)) for name in names})

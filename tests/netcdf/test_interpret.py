@@ -122,7 +122,7 @@ def test_newest_annotation_takes_precedence():
     assert interpret(hierarchy(both)).dimensions["t"] == TIME
 
 
-def test_sidecar_names_are_those_of_netcdf_c_metadata_objects():
+def test_separate_nczarr_metadata_objects_have_same_names_as_in_netcdf_c():
     assert SIDECARS == (".nczarr", ".nczgroup", ".nczvar", ".nczattr", ".nczarray")
 
 

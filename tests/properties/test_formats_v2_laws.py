@@ -172,7 +172,7 @@ def rendered(module, node):
 
 @given(array_documents())
 @settings(deadline=None)
-def test_parsed_arrays_render_back_to_original_documents(pair):
+def test_parsed_arrays_are_rendered_to_original_documents(pair):
     path, held = pair
     node = parsed(v2, path, held)
     assert isinstance(node, ArrayNode), node.error

@@ -523,7 +523,7 @@ class TestTrust:
             "metadata.google.internal",
         ],
     )
-    def test_every_private_address_notation_is_recognized(self, host):
+    def test_private_addresses_are_recognized_in_every_notation(self, host):
         assert is_private(host)
 
     @pytest.mark.parametrize("host", ["example.org", "8.8.8.8", "2001:4860:4860::8888", "10.org"])
@@ -614,7 +614,7 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_option_missing_status_applies_to_reference_document(self, served, options, error):
+    def test_missing_status_option_applies_to_reference_document(self, served, options, error):
         served.fault("status", status=403, times=None)
         with pytest.raises(error):
             read(f"{served.url}/refs.json", **options)

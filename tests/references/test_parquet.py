@@ -124,7 +124,7 @@ def test_reference_lookup_reads_only_needed_record_file_and_reads_it_once(tmp_pa
 
 
 @pytest.mark.parametrize("reader", LIBRARIES)
-def test_all_row_groups_of_a_record_file_are_read(tmp_path, monkeypatch, reader):
+def test_all_row_groups_of_record_file_are_read(tmp_path, monkeypatch, reader):
     (tmp_path / "t").mkdir()
     rows = {"path": [f"u{i}" for i in range(100)], "offset": range(100), "size": [1] * 100}
     pd.DataFrame(rows).to_parquet(tmp_path / "t/refs.0.parq", row_group_size=7, engine="pyarrow")

@@ -220,7 +220,7 @@ def test_reference_and_array_counts_include_v3_arrays_with_dotted_chunk_keys(tmp
     assert (written.references, written.arrays) == (8, 2)
 
 
-def test_deflated_zip_entries_require_inlining(tmp_path):
+def test_references_to_deflated_zip_entries_are_rejected_unless_entries_are_inlined(tmp_path):
     regular(tmp_path / "store")
     source = pack(tmp_path / "store", zipfile.ZIP_DEFLATED)
     with pytest.raises(UnsupportedError, match="deflated"):
@@ -587,7 +587,7 @@ def test_document_file_extension_determines_its_compression(tmp_path, name):
     ],
     ids=["geojson", "package", "logging", "templates", "group", "consolidated"],
 )
-def test_json_document_that_is_not_reference_set_is_not_replaced(tmp_path, document):
+def test_json_document_that_is_not_a_reference_set_is_not_replaced(tmp_path, document):
     regular(tmp_path / "store")
     text = json.dumps(document).encode()
     for name, content in {

@@ -130,7 +130,7 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize(("url", "options"), EXACT.values(), ids=EXACT)
-def test_obstore_is_chosen_where_equivalent_to_fsspec(url: str, options: dict[str, Any]) -> None:
+def test_obstore_is_chosen_if_it_is_equivalent_to_fsspec(url: str, options: dict[str, Any]) -> None:
     assert library_of(url, options) == "obstore"
     assert library_of(url, {**options, **OBSTORE}) == "obstore"
 
@@ -376,7 +376,7 @@ def test_status_403_raises_error_unless_listed_in_missing_status_option(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_option_missing_status_applies_to_size_requests_and_empty_ranges(
+def test_missing_status_option_applies_to_size_requests_and_empty_ranges(
     s3_server: S3Server, client: str
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -410,7 +410,7 @@ def test_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [403, 404])
-def test_option_missing_status_does_not_apply_to_writes_deletes_or_listings(
+def test_missing_status_option_does_not_apply_to_writes_deletions_or_listings(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -639,7 +639,7 @@ def test_error_for_key_unsupported_by_obstore_suggests_another_client() -> None:
         store.list_names("")
 
 
-def test_number_in_path_in_obstore_error_is_not_mistaken_for_http_status(
+def test_number_in_path_quoted_by_obstore_error_is_not_mistaken_for_http_status(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "t (404 x)"

@@ -243,7 +243,7 @@ PREADV = [system.preadv, system._read_into_from]
 
 
 @pytest.mark.parametrize("preadv", PREADV)
-def test_fetch_into_fills_buffer_of_matching_size(
+def test_fetch_into_method_fills_buffer_of_matching_size(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", preadv)

@@ -124,7 +124,9 @@ def test_cached_zip_file_is_recognized_by_its_suffix(http_server: HttpServer, ca
 
 
 @pytest.mark.parametrize("url", ["simplecache::zip::file://{}", "simplecache::{}"])
-def test_cached_local_zip_file_can_be_link_and_exceed_size_limit(tmp_path: Path, url: str) -> None:
+def test_cached_local_zip_file_can_be_symlink_and_can_exceed_size_limit(
+    tmp_path: Path, url: str
+) -> None:
     archive = write(tmp_path / "archive", [("a/0", bytes(1000)), (".zgroup", b"{}")])
     (tmp_path / "folder").mkdir()
     os.symlink(archive, tmp_path / "folder/x.zip")
@@ -438,7 +440,7 @@ def test_listing_one_level_of_zip_file_does_not_iterate_over_other_levels() -> N
     assert keys.looked_at < 200
 
 
-def test_zip_file_without_zarr_metadata_is_not_a_store(tmp_path: Path) -> None:
+def test_zip_file_without_zarr_metadata_is_not_recognized_as_store(tmp_path: Path) -> None:
     target = write(tmp_path / "s.zip", [("__MACOSX/a", b"")])
     with pytest.raises(FileNotFoundError, match=r"s\.zip: no Zarr metadata found"):
         xr.open_dataset(target, engine="nczarr")

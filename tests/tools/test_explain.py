@@ -247,7 +247,7 @@ def test_explain_command_prints_text_and_json(tmp_path, capsys):
     assert reading["touched"] == [[3], [0, 1, 2]]
 
 
-def test_explain_html_draws_touched_chunks_and_escapes_names():
+def test_explain_html_draws_selected_chunks_and_escapes_names():
     name = "<script>alert(1)"
     store = {}
     xr_nczarr.to_nczarr(
@@ -297,7 +297,7 @@ def test_explain_lists_store_instead_of_requesting_size_of_each_selected_chunk()
     assert len(sizes) < 10
 
 
-def test_explain_limit_counts_only_selected_chunks():
+def test_explain_counts_only_selected_chunks_toward_limit():
     document = array_document([10_001, 1000], "|u1", chunks=[1, 1], fill_value=0)
     attributes = {"_ARRAY_DIMENSIONS": ["y", "x"]}
     store = {

@@ -44,7 +44,7 @@ def test_writing_to_array_with_undeclared_slash_separator_preserves_stored_value
 
 # Whether a chunk was found depended on the other chunks that were read with it; a copy lost chunks.
 @pytest.mark.parametrize("encoding", [{}, {"compressors": None}], ids=["compressed", "raw"])
-def test_chunks_with_both_separators_are_read_written_and_copied(tmp_path, encoding):
+def test_chunks_of_array_with_both_separators_are_read_written_and_copied(tmp_path, encoding):
     path = tmp_path / "s"
     values = np.arange(40.0).reshape(10, 4)
     _undeclared_nested(path, values, **encoding)

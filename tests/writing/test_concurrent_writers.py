@@ -98,7 +98,9 @@ def test_invalid_sync_atomic_overwrite_and_mode_values_are_rejected(tmp_path, op
 
 
 @pytest.mark.parametrize("empty", [True, False, None])
-def test_option_write_empty_chunks_controls_storage_of_fill_value_chunks(tmp_path, empty):
+def test_write_empty_chunks_option_determines_whether_chunks_of_fill_values_are_stored(
+    tmp_path, empty
+):
     encoding = {"v": {"_FillValue": 0.0, "write_empty_chunks": empty}}
     to_nczarr(xr.zeros_like(steps(0)), tmp_path / "s", encoding=encoding)
     appended = steps(2, [np.nan, np.nan])

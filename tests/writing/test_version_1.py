@@ -66,7 +66,7 @@ def test_directories_of_v1_arrays_are_recognized_as_groups(path):
     assert read(files).identical(DATASET)
 
 
-def test_directory_without_v1_arrays_is_not_a_store(path):
+def test_directory_without_v1_arrays_is_not_recognized_as_store(path):
     zarr.create_array(path / "a", shape=(2,), dtype="i4", zarr_format=2)
     (path / "b").mkdir()
     (path / "b/meta").write_text('{"zarr_format": 2}')
