@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py  # noqa: F401 (before netcdf-c loads its filters: they bring an HDF5 that it would take)
+import h5py  # noqa: F401 (first, so that netcdf-c does not use the HDF5 of its filter plugins)
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -19,7 +19,7 @@ from tests.servers import PATIENT, HttpServer, S3Server
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.hierarchy.fetching import similar_stores
 
-# The load of the machine must not affect any test.
+# The load on the machine must not affect any test.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -27,7 +27,7 @@ _MAX_ID_CHARACTERS = 60
 
 
 def pytest_make_parametrize_id(val: Any) -> str | None:
-    """Derive test ids from plain data such as dicts and dtypes, which pytest would only number."""
+    """Return a test id for plain data, such as dicts and dtypes, which pytest would only number."""
     if isinstance(val, dict | list | tuple | slice | np.dtype | np.generic) and _is_plain(val):
         return " ".join(repr(val).split())[:_MAX_ID_CHARACTERS]
     return None
@@ -46,7 +46,7 @@ def _is_plain(value: Any) -> bool:
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen_objects() -> None:
-    """Exclude objects of earlier test modules from garbage collection, to keep it fast."""
+    """Exclude the objects of earlier test modules, so that garbage collection stays fast."""
     gc.collect()
     gc.freeze()
 
@@ -74,7 +74,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
-    """Return a way of reading: eagerly or by threaded dask."""
+    """Return a way of reading: eagerly, or with dask's threads."""
     return str(request.param)
 
 
@@ -86,7 +86,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def http_server(tmp_path: Path) -> Iterator[HttpServer]:
-    """Return a threaded HTTP server for the new directory `server.root`."""
+    """Run a threaded HTTP server that serves the new directory `server.root`."""
     root = tmp_path / "served"
     root.mkdir()
     with HttpServer(root) as server:
@@ -110,7 +110,7 @@ def s3_server(running_s3_server: S3Server) -> S3Server:
 def each_s3_client(
     request: pytest.FixtureRequest, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Set patient storage options for each S3 client in turn."""
+    """Run the test with each S3 client, with time limits that are not exceeded."""
     options = {**s3_server.storage_options, **PATIENT, "client": request.param}
     monkeypatch.setattr(S3Server, "storage_options", options)
 

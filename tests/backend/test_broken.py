@@ -347,7 +347,7 @@ def test_each_broken_variable_causes_one_warning():
 
 
 def test_damaged_chunk_is_not_reread_to_find_cause_of_decoding_failure(http_server):
-    """xarray reads the first time value; its chunk is not reread to find the cause."""
+    """xarray reads the first time. If this fails, the chunk is not read again to find out why."""
     document = array_document((4,), dtype="<i8", compressor={"id": "zlib", "level": 1})
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "units": "days since 2000-01-01"}
     members = {
@@ -367,7 +367,7 @@ def test_damaged_chunk_is_not_reread_to_find_cause_of_decoding_failure(http_serv
     put(Path(http_server.root), {"s/" + key: value for key, value in members.items()})
     with pytest.warns(xr.SerializationWarning, match="v was not decoded"):
         xr.open_dataset(f"{http_server.url}/s", engine="nczarr")
-    # xarray 2025.7 replaces the error by one that does not name the variable.
+    # xarray 2025.7 replaces the error with one that does not name the variable.
     reads = 1 if Version(xr.__version__) >= Version("2025.8") else 2
     assert len(http_server.requests_for("*/v/0")) == reads
 
@@ -377,7 +377,7 @@ def test_damaged_chunk_is_not_reread_to_find_cause_of_decoding_failure(http_serv
 
 @pytest.fixture(params=[2, 3])
 def tree(request):
-    """Return a store with a group whose document is damaged, and the key of that document."""
+    """Return a store with a damaged group document, and the key of that document."""
     store = {}
     groups = {"/": xr.Dataset({"v": ("x", [1, 2])}), "/g": xr.Dataset({"w": ("x", [3, 4])})}
     xr_nczarr.to_nczarr(

@@ -1,6 +1,7 @@
-"""All dates and time differences of a variable have the same type, and missing ones stay missing.
+"""All dates of a variable have the same type, and missing dates stay missing.
 
-xarray infers the type of dates from the first and the last one. Other dates may need another type.
+xarray infers this type from the first and the last date. The dates between them may need another
+type. The same rules apply to time differences.
 """
 
 from typing import Any
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::xarray.SerializationWarning")
 
 
 def stored(numbers: list[float], **attributes: str) -> dict[str, Any]:
-    """Return a store with the variable ``t``, with one number in each chunk."""
+    """Return a store in which each chunk of the variable ``t`` contains one number."""
     store: dict[str, Any] = {}
     variable = xr.Variable("x", numbers, {"units": "days since 2000-01-01", **attributes})
     variable.encoding["chunks"] = (1,)

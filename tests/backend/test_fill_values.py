@@ -1,4 +1,4 @@
-"""Fill values of every notation replace missing values, and are masked only if declared."""
+"""Fill values are read from every notation, and are masked only if the store declares them."""
 
 from __future__ import annotations
 

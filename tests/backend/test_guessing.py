@@ -1,4 +1,4 @@
-"""Which targets xarray opens with this engine if the caller has not named an engine."""
+"""The stores that xarray opens with this engine if the caller does not pass an engine."""
 
 from __future__ import annotations
 

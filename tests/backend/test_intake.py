@@ -38,7 +38,7 @@ def catalog(paths, data_format):
 
 @pytest.fixture
 def parts(tmp_path):
-    """Return a folder with a dataset in two parts along time, as folders and as zip files."""
+    """Return a folder with the two halves of a dataset, as stores and as zip files."""
     for number in range(2):
         time = np.arange(3) + 3 * number
         dataset = xr.Dataset({"tas": ("time", time * 1.0)}, {"time": time})

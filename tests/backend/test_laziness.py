@@ -92,9 +92,10 @@ def variables_of_every_kind(tmp_path_factory):
 
 @st.composite
 def selections(draw, sizes):
-    """Draw selections from a variable of these sizes: method names and their arguments.
+    """Draw a method of `xarray.Variable` that selects or transposes, and its arguments.
 
-    About one index in a hundred is outside its dimension.
+    The variable has dimensions of these sizes. About one index in a hundred is outside its
+    dimension.
     """
     how = draw(st.sampled_from(["orthogonal", "pointwise", "transpose"]))
     if how == "transpose":
@@ -141,7 +142,7 @@ def index(size, *, outside=False):
     return st.one_of(within, slices, listed)
 
 
-@pytest.mark.filterwarnings("ignore:Out of bound index:DeprecationWarning")  # of NumPy 2.2
+@pytest.mark.filterwarnings("ignore:Out of bound index:DeprecationWarning")  # from NumPy 2.2
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(KINDS))
 def test_lazy_selections_match_in_memory_selections(variables_of_every_kind, data, name):
@@ -158,7 +159,7 @@ def test_lazy_selections_match_in_memory_selections(variables_of_every_kind, dat
             return
         try:
             lazy = getattr(lazy, method)(*arguments)
-        except IndexError:  # NumPy does not check indices that select nothing
+        except IndexError:  # NumPy does not check the indices of empty selections
             assert eager.size == 0
             return
         assert isinstance(unwrapped(lazy._data), SelectedArray)
@@ -189,7 +190,7 @@ def test_transposed_variable_is_read_chunk_by_chunk(stored):
 
 
 def test_empty_selection_of_dates_in_nonstandard_calendar_can_be_loaded(tmp_path):
-    """xarray's own arrays fail, because they decode the first date."""
+    """xarray's own lazy arrays raise an error here, because they decode the first date."""
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("t", 3)

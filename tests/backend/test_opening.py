@@ -1,4 +1,4 @@
-"""Every kind of target, and the xarray functions that users call on it."""
+"""Targets of every kind, and the xarray functions that open them."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Plain Zarr is read as by engine zarr; docs/reference/engine-zarr.md lists the exceptions."""
+"""Plain Zarr is read as by xarray's engine zarr. Exceptions: docs/reference/engine-zarr.md."""
 
 import json
 import logging
@@ -27,7 +27,10 @@ HAS_GDAL = shutil.which("gdalmdimtranslate") is not None
 
 
 def written(version, /, **members):
-    """Write a store with the array ``v`` along ``x`` by zarr-python; `data` is its values."""
+    """Write a store with zarr-python, in which the array ``v`` has the dimension ``x``.
+
+    The member `data` contains the values. The default is [0, 1, 2].
+    """
     store = zarr.storage.MemoryStore()
     data = members.pop("data", np.arange(3))
     members.setdefault("dtype", data.dtype)
@@ -423,7 +426,7 @@ def test_datetimes_with_unit_multiplier_are_converted_to_base_unit():
     np.testing.assert_array_equal(dataset, data)
 
 
-# The last time was read as one in the year 1816.
+# The last time was once read as a time in the year 1816.
 @pytest.mark.filterwarnings("ignore:The data type")
 @pytest.mark.parametrize("selection", [slice(None), 2], ids=["all", "scalar"])
 def test_datetimes_that_overflow_in_base_unit_raise_error(selection):
@@ -512,7 +515,7 @@ def test_variables_have_same_order_as_in_consolidated_metadata(version):
         dataset, objects := {}, dialect="zarr", zarr_format=version, consolidated=True
     )
     result = xr.open_dataset(objects, engine="nczarr")
-    assert list(result.variables) == ["z", "c", "a", "lat"]  # xarray puts coordinates last
+    assert list(result.variables) == ["z", "c", "a", "lat"]  # xarray writes coordinates last
     store._store_dict = {
         key: zarr.core.buffer.cpu.Buffer.from_bytes(data) for key, data in objects.items()
     }

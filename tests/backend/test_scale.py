@@ -1,4 +1,4 @@
-"""The cost of an operation, in function calls, grows only with the data that it touches."""
+"""The cost of an operation, in function calls, depends only on the amount of data that it uses."""
 
 from __future__ import annotations
 

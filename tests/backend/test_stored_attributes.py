@@ -1,4 +1,4 @@
-"""Attributes are read as the stored text and numbers, in every notation of JSON."""
+"""Text and numbers in attributes are read exactly as stored, in every notation of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target opens the same store in every notation, and no part of it is ignored."""
+"""Every notation of a target opens the same store, and no part of a target is ignored."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def memory():
 
 
 def put_records(filesystem, folder, url):
-    """Write a reference set of two chunks in one file through fsspec, as kerchunk does."""
+    """Write a parquet reference set, as kerchunk does.
+
+    The two chunks of the set refer to the file at `url`.
+    """
     out = LazyReferenceMapper.create(folder, fs=filesystem, record_size=10, engine="pyarrow")
     for key, document in DOCUMENTS.items():
         out[key] = json.dumps(document)
@@ -539,7 +542,7 @@ def test_target_that_contradicts_options_is_rejected(places, name):
 
 
 def test_targets_can_combine_paths_chained_urls_and_fragments(places, s3_server):
-    """Each of these targets is valid; `TOO_MANY` adds a part that does not apply."""
+    """Each of these targets is valid. `TOO_MANY` adds a part that does not apply to the target."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (
         ("{local}/store", {}),

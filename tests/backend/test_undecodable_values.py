@@ -1,4 +1,4 @@
-"""Values that xarray cannot decode are opened without decoding, or raise errors that say why."""
+"""Values that xarray cannot decode are opened undecoded, or raise errors that state the reason."""
 
 import pytest
 import xarray as xr

@@ -1,4 +1,4 @@
-"""Variables of unknown types and codecs, and broken coordinates, affect no other variable."""
+"""Variables with unknown types or codecs, and broken coordinates, affect no other variables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_unknown_codec_breaks_only_its_variable(tmp_path: Path, way: str, codec:
 
 @pytest.mark.parametrize("chunks", [None, {}])
 def test_broken_variables_do_not_prevent_opening_with_dask(tmp_path: Path, chunks: Any) -> None:
-    """With dask, xarray reads an item of every object array; a failure must affect only one."""
+    """With dask, xarray reads one item of every object array. A failure affects only one array."""
     vlen = {"filters": [{"id": "vlen-utf8"}, {"id": "nobody-knows-this"}]}
     odd = array_document((2,), "|O", fill_value="", **vlen)
     store = store_with_good_array(tmp_path / "s", odd=odd)

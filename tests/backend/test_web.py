@@ -1,4 +1,4 @@
-"""Stores on web servers that send index pages, or pages in place of missing objects."""
+"""Stores on web servers that send index pages, or send web pages in place of missing objects."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_error_response_for_directory_is_not_treated_as_index_page(http_server, 
 
 
 def test_pages_of_web_portals_are_not_mistaken_for_index_pages(served, http_server):
-    """A portal's page has another title, or is also sent for a folder that cannot exist."""
+    """The page of a portal has another title, or is also sent for a folder that cannot exist."""
     for page in (PAGE, b"<html><title>Index of /data set/</title><a href='g/'>g</a></html>"):
         http_server.fallback = page
         link = Path(http_server.root, "data set")
@@ -179,7 +179,7 @@ def test_index_page_of_empty_folder_lists_no_names():
 
 
 def test_index_pages_are_used_only_to_find_metadata(served):
-    """Index pages may hide objects, so they are not used to count or copy chunks."""
+    """Index pages may omit objects, so they are not used to count or copy chunks."""
     with IndexServer(served) as server:
         url = f"{server.url}/data set"
         store = open_store(url)

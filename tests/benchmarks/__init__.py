@@ -1,1 +1,1 @@
-"""Compare the speed with that of other libraries: ``python -m tests.benchmarks``."""
+"""Benchmarks that compare xr_nczarr with other libraries: ``python -m tests.benchmarks``."""

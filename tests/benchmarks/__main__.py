@@ -1,4 +1,4 @@
-"""Measure all rows, or the rows whose family or name matches one of the words.
+"""Measure all benchmarks, or those whose family or name matches one of the words.
 
 ``python -m tests.benchmarks [WORD ...] [--json FILE] [--plot FILE] [--page FILE]``
 """
@@ -49,9 +49,9 @@ def main() -> int:
 
 
 def measure(options: argparse.Namespace, directory: Path) -> int:
-    """Measure and print the rows, and save all results after each family.
+    """Measure the benchmarks, print their results, and save all results after each family.
 
-    Rows of the JSON file that are not measured again keep their results.
+    The JSON file keeps the earlier results of benchmarks that are not measured again.
     """
     measured_rows: list[Result] = []
     failures: list[str] = []

@@ -40,17 +40,17 @@ def reading(
     threads: int = 2,
     fill: np.floating | None = None,
 ) -> Callable[[], None]:
-    """Return a function that reads and decodes all files into one result.
+    """Return a function that reads and decodes all files into one array.
 
-    Each number that equals `fill` becomes NaN while its chunk is in the processor's cache.
+    If `fill` is passed, each number that equals it becomes NaN while the chunk that contains the
+    number is still in the processor's cache.
     """
 
     def read() -> None:
         size = len(files) * chunk_bytes
         memory = np.empty(size + 64, "u1")
-        start = (
-            -memory.ctypes.data % 64
-        )  # some processors copy slowly to the alignment of NumPy's arrays
+        # Some processors copy more slowly to NumPy's arrays, which are not aligned to 64 bytes.
+        start = -memory.ctypes.data % 64
         out = memory[start : start + size].reshape(len(files), chunk_bytes)
 
         def some(numbers: Iterable[int]) -> None:
@@ -66,13 +66,13 @@ def reading(
                     values = out[number].view(fill.dtype)
                     values[values == fill] = np.nan
 
-        in_turns([range(first, len(files), threads) for first in range(threads)], some)
+        in_threads([range(first, len(files), threads) for first in range(threads)], some)
 
     return read
 
 
-def in_turns(shares: Sequence[Any], work: Callable[[Any], None]) -> None:
-    """Do the work of each share in a separate thread."""
+def in_threads(shares: Sequence[Any], work: Callable[[Any], None]) -> None:
+    """Call `work` with each of the shares, each in a separate thread."""
     if len(shares) == 1:
         work(shares[0])
         return
@@ -98,10 +98,11 @@ def rows_of_files(
 def inner_chunks(
     files: Sequence[Path], shape: tuple[int, int], chunk: tuple[int, int], one: int | None = None
 ) -> Callable[[], None]:
-    """Return a function that reads each shard and decodes all its inner chunks, or `one` of them.
+    """Return a function that reads shards and decodes their inner chunks.
 
-    `shape` is the shape of a shard and `chunk` of an inner chunk, in elements of four bytes. The
-    index at the end has a checksum of four bytes.
+    If `one` is a number, the function decodes only the inner chunk with this number in each shard.
+    `shape` is the shape of a shard, and `chunk` is the shape of an inner chunk. Each element has
+    four bytes. The index at the end of a shard has a checksum of four bytes.
     """
     decode, counts = numcodecs.Zstd().decode, (shape[0] // chunk[0], shape[1] // chunk[1])
     count = counts[0] * counts[1]
@@ -128,13 +129,17 @@ def inner_chunks(
     def read() -> None:
         out = np.empty((len(files), *shape), "f4")
         shares = [range(0, len(files), 2), range(1, len(files), 2)]
-        in_turns(shares, partial(some, out))
+        in_threads(shares, partial(some, out))
 
     return read
 
 
 def documents(path: Path) -> Callable[[], None]:
-    """Return a function that parses the metadata: one consolidated document, or two per array."""
+    """Return a function that parses the metadata of a store.
+
+    The metadata is one consolidated document if there is one, otherwise two documents for each
+    array.
+    """
     first = path / ".zmetadata"
     files = [first] if first.exists() else [*path.rglob(".zarray"), *path.rglob(".zattrs")]
 
@@ -160,9 +165,10 @@ def listed_pieces(document: Path, target: Path) -> None:
 
 
 def encoded(values: np.ndarray, encode: Encode | None, path: Path | None = None) -> None:
-    """Encode or copy each chunk on two threads, and write it to `path` if it is passed.
+    """Encode or copy each chunk on two threads, and write the result to `path` if it is passed.
 
-    The disk starts to write each file immediately, and the function waits for it at the end.
+    The system starts to write each file to disk immediately. At the end, the function waits until
+    all files are on disk.
     """
     system = ctypes.CDLL(None)
 
@@ -180,7 +186,7 @@ def encoded(values: np.ndarray, encode: Encode | None, path: Path | None = None)
     numcodecs.blosc.use_threads = False
     if path is not None:
         path.mkdir()
-    in_turns([range(first, len(values), 2) for first in (0, 1)], some)
+    in_threads([range(first, len(values), 2) for first in (0, 1)], some)
     if path is not None:
         descriptor = os.open(path, os.O_RDONLY)
         system.syncfs(descriptor)
@@ -189,7 +195,10 @@ def encoded(values: np.ndarray, encode: Encode | None, path: Path | None = None)
 
 
 def shuffled_deflated(chunk: np.ndarray) -> bytes:
-    """Encode as netcdf-c does, but with libdeflate's level 3, which replaces zlib's level 4."""
+    """Return a chunk that is shuffled and deflated in the same way as by netcdf-c.
+
+    libdeflate's level 3 is used in place of zlib's level 4.
+    """
     planes = np.empty((chunk.itemsize, chunk.size), "u1")
     planes[...] = chunk.reshape(-1).view("u1").reshape(chunk.size, chunk.itemsize).T
     return deflate.zlib_compress(planes.data.cast("B"), 3)

@@ -1,4 +1,4 @@
-"""Rows for dask graphs, means computed by dask, and the start of a new process."""
+"""Benchmarks of dask graphs, of means computed by dask, and of starting a new process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENGINES = {OURS: "nczarr", "engine zarr": "zarr"}
 
 
 def computing(directory: Path) -> Iterator[Row]:
-    """Yield rows for the graph of 100,000 chunks, and for means on threads and two processes."""
+    """Yield benchmarks of a dask graph of 100,000 chunks, and of means on threads and processes."""
     empty = data.zarr_store(
         directory, "many_chunks", np.empty((100_000, 8), "f4"), (1, 8), None, fill=False
     )
@@ -75,7 +75,7 @@ def computing(directory: Path) -> Iterator[Row]:
 
 
 def threads(directory: Path) -> Iterator[Row]:
-    """Yield rows that compare 100 threads on one dataset with one thread for the same work."""
+    """Yield benchmarks in which 100 threads or one thread do the same work on one dataset."""
     stores = {
         "4,000 chunks of 16 kB, blosc": data.small(directory, "blosc", 4000, 4096),
         "64 chunks of 4 MB, raw": data.large(directory, "raw"),
@@ -86,7 +86,10 @@ def threads(directory: Path) -> Iterator[Row]:
 
 
 def _shipped(path: Path, engine: str) -> int:
-    """Return the longest task, and the objects other than tasks to which it refers."""
+    """Return the length in bytes of the longest pickled task of a dask graph.
+
+    Each pickled task includes the objects to which it refers, but no other tasks.
+    """
     with xr.open_dataset(path, engine=engine, chunks={"t": 10_000}) as dataset:
         return max(map(len, map(pickle.dumps, dict(dataset.field.data.__dask_graph__()).values())))
 
@@ -102,7 +105,10 @@ def _each_row(path: Path, count: int) -> Callable[[], list[float]]:
 
 
 def _means(path: Path, scheduler: object) -> dict[str, Callable[[], np.ndarray]]:
-    """Return the means computed with each engine, and a mean without reading as the baseline."""
+    """Return a function for each engine that computes a mean of the values that the engine reads.
+
+    The function of the baseline computes a mean without reading anything.
+    """
 
     def opened(engine: str) -> xr.DataArray:
         with xr.open_dataset(path, engine=engine, chunks={}) as dataset:
@@ -134,7 +140,7 @@ _ENTRY_POINTS = {
 
 
 def starting(directory: Path) -> Iterator[Row]:
-    """Yield rows for commands on a tiny store and for the first open, each in a new process."""
+    """Yield benchmarks of commands and of the first open, which each run in a new process."""
     store = directory / "tiny"
     if not store.exists():
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store)

@@ -1,4 +1,4 @@
-"""Write the stores for the measurements with other programs, once per directory."""
+"""Stores for the benchmarks, which other programs write once per directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All rows, by family; each family is measured in a separate process."""
+"""All benchmarks by family. Each family is measured in a separate process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ FAMILIES = {
 def measured(
     family: str, parts: list[str], directory: Path, rounds: int
 ) -> tuple[list[Result], list[str]]:
-    """Return the results and failures of a family's rows whose name contains one of the parts."""
+    """Measure the benchmarks of a family whose names contain one of the parts.
+
+    Return their results, and a message for each failure.
+    """
     warnings.simplefilter("ignore")
     results: list[Result] = []
     failures: list[str] = []
@@ -60,7 +63,7 @@ def measured(
 
 
 def made(family: str, directory: Path, failures: list[str]) -> Iterator[Row]:
-    """Yield the rows of a family; if its data cannot be written, add the error to `failures`."""
+    """Yield the benchmarks of a family, and add the error to `failures` if one occurs."""
     try:
         yield from FAMILIES[family](directory)
     except Exception as error:

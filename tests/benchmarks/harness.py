@@ -26,13 +26,14 @@ A single run of a millisecond depends on what the previous run left in the proce
 class Row:
     """A benchmark, which is one row of the table, and the implementations that it compares.
 
-    `goals` maps the name of an implementation to the goal for its ratio, which is its time divided
-    by the time of xr_nczarr. `values` extracts the values to compare, within `tolerance`, from the
-    result of an implementation, and `discard` removes the result; neither is timed. If `unit` is
-    not seconds, each implementation runs once, and its result is the measurement.
+    The ratio of an implementation is its time divided by the time of xr_nczarr. `goals` maps the
+    names of implementations to the ratios that xr_nczarr should reach. `values` extracts the values
+    to compare, within `tolerance`, from the result of an implementation, and `discard` removes the
+    result. Neither function is timed. If `unit` is not seconds, each implementation runs once, and
+    its result is the measurement.
 
-    A ``baseline`` does the same work with as little Python as possible. A ``limit`` is an upper
-    bound, such as a fixed time.
+    An implementation whose name starts with ``baseline`` does the same work with as little Python
+    as possible. One whose name starts with ``limit`` is an upper bound, such as a fixed time.
     """
 
     name: str
@@ -64,12 +65,15 @@ class Result:
     unit: str = "s"
 
     def missed(self, name: str) -> bool:
-        """Return whether a goal is missed; a ratio that rounds to the goal meets it."""
+        """Return whether the ratio of an implementation is below its goal, after rounding both."""
         goal = self.goals.get(name)
         return goal is not None and round(self.ratio[name], 2) < round(goal, 2)
 
     def limit(self, name: str) -> float | None:
-        """Return the ratio that the baseline reaches, or None unless it misses the goal as well."""
+        """Return the ratio that xr_nczarr would have if it were as fast as the baseline.
+
+        Return None if there is no baseline, if the goal is met, or if this ratio would meet it.
+        """
         baselines = [ratio for other, ratio in self.ratio.items() if other.startswith("baseline")]
         if not baselines or name.startswith(("baseline", "limit")) or not self.missed(name):
             return None
@@ -78,12 +82,12 @@ class Result:
 
 
 def within(seconds: float) -> Callable[[], None]:
-    """Return a function that takes a fixed time, which turns a time limit into a ratio."""
+    """Return an implementation that only sleeps for a time, so that a time limit has a ratio."""
     return lambda: time.sleep(seconds)
 
 
 def run(row: Row, rounds: int = 7) -> Result:
-    """Measure one row without the implementations that fail.
+    """Measure one benchmark, and leave out implementations that fail.
 
     Raises
     ------
@@ -144,7 +148,10 @@ def run(row: Row, rounds: int = 7) -> Result:
 def _timed(
     implementation: Callable[[], Any], discard: Callable[[Any], object]
 ) -> tuple[float, float]:
-    """Return wall and processor time of one run, or means of the runs that fill `SHORTEST`."""
+    """Return the wall time and processor time of one run, in seconds.
+
+    An implementation that takes less than `SHORTEST` is run repeatedly, and the means are returned.
+    """
     gc.collect()
     wall = processor = 0.0
     runs = 0
@@ -170,7 +177,7 @@ def _ratios(times: Mapping[str, list[float]]) -> dict[str, float]:
 
 
 def table(results: list[Result]) -> str:
-    """Return the results as a Markdown table of ratios; above 1, the implementation is slower."""
+    """Return a Markdown table of ratios. Implementations with ratios above 1 are slower."""
     lines = [
         "| benchmark | xr_nczarr | ratios (wall; processor) |",
         "| --- | --- | --- |",

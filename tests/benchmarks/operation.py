@@ -1,4 +1,4 @@
-"""Rows: operations on a store (appends, copies, regions, streams)."""
+"""Benchmarks of operations on a store: appends, copies, region writes and streams."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ print((peak() - before) / 1e3)
 
 
 def operation(directory: Path) -> Iterator[Row]:
-    """Yield rows for appends, copies, a store of 5,000 variables, region writes, and streams."""
+    """Yield benchmarks of appends, copies, many variables, region writes and streams."""
     folder = directory / "operation"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -71,14 +71,14 @@ def operation(directory: Path) -> Iterator[Row]:
 
 
 def _steps(begin: int, count: int) -> xr.Dataset:
-    """Return hourly steps of a field whose values are the number of the step."""
+    """Return hourly steps of a field in which all values of a step equal its number."""
     hours = np.arange(begin, begin + count)
     values = np.broadcast_to(hours[:, None, None].astype("f4"), (count, 45, 90))
     return xr.Dataset({"t2m": (("time", "y", "x"), values)}, {"time": hours})
 
 
 def _appends(folder: Path) -> Iterator[Row]:
-    """Yield rows for appending one step to stores of 10, 1,000 and 10,000 steps."""
+    """Yield benchmarks of appending one step to stores of 10, 1,000 and 10,000 steps."""
     encoding = {"t2m": {"chunks": CHUNKS}, "time": {"chunks": (512,)}}
     for length in (10, 1000, 10_000):
         stores = {OURS: folder / f"ours_{length}", "to_zarr": folder / f"theirs_{length}"}
@@ -106,7 +106,7 @@ def _appends(folder: Path) -> Iterator[Row]:
 
 
 def _fresh(folder: Path, write: Callable[[Path], object]) -> Callable[[], Path]:
-    """Return an implementation that writes a new store each time, and returns its path."""
+    """Return an implementation that writes a new store on each call and returns its path."""
     numbers = itertools.count()
     name = f"{id(write):x}"
 
@@ -119,7 +119,7 @@ def _fresh(folder: Path, write: Callable[[Path], object]) -> Callable[[], Path]:
 
 
 def _copies(folder: Path) -> Iterator[Row]:
-    """Yield rows for copying 1,000 chunks: encoded, with different codecs, and rechunked."""
+    """Yield benchmarks of copying 1,000 chunks: unchanged, with different codecs, and rechunked."""
     values = data.field()
     chunks = (values.shape[0] // 10 or 1, *(max(1, size // 10) for size in values.shape[1:]))
     source = folder / "source"
@@ -210,7 +210,7 @@ def _write_region(writer: str, path: Path, number: int) -> None:
 
 
 def _regions(folder: Path) -> Row:
-    """Yield a row for eight processes that fill a store concurrently."""
+    """Return a benchmark of eight processes that fill a store concurrently."""
     encoding = {"t2m": {"chunks": CHUNKS}}
     template = _steps(0, 96 * WRITERS).drop_vars("time").chunk()
     pool = ProcessPoolExecutor(WRITERS, get_context("spawn"))
@@ -232,7 +232,10 @@ def _regions(folder: Path) -> Row:
 
 
 def _streamed(folder: Path, writer: str, times: int) -> float:
-    """Stream random fields to disk in another process; return its peak above the imports, in MB."""
+    """Stream random fields to disk in another process.
+
+    Return by how many MB the peak memory of the process exceeds its memory after the imports.
+    """
     path = folder / f"stream_{writer}"
     count = times * STREAMED_BYTES // (512 * 1024 * 4)
     command = [sys.executable, "-c", textwrap.dedent(_STREAM), str(path), writer, str(count)]

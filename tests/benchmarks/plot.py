@@ -1,6 +1,7 @@
 """Draw results: a line for each benchmark, with a point for each implementation.
 
-`python -m tests.benchmarks.plot docs/performance.json docs/images/speed.svg` draws `OVERVIEW`.
+``python -m tests.benchmarks.plot docs/performance.json docs/images/speed.svg`` draws only the
+benchmarks in `OVERVIEW`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PEERS = {
 
 
 def draw(results: list[Result], path: Path) -> None:
-    """Draw the ratios on a logarithmic axis; to the right of 1, the other library is slower."""
+    """Draw the ratios on a logarithmic axis. A point to the right of 1 means a slower library."""
     rows = [result for result in results if result.ratio and result.unit == "s"]
     figure = Figure(figsize=(9, 1.2 + 0.24 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -60,7 +61,7 @@ def draw(results: list[Result], path: Path) -> None:
 
 
 def draw_overview(results: list[Result], path: Path) -> None:
-    """Draw six rows with four other libraries, as bars from 1 to the ratio of each."""
+    """Draw six benchmarks of four other libraries, with a bar from 1 to each ratio."""
     rows = {result.row: result.ratio for result in results}
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()

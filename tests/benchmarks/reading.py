@@ -1,4 +1,4 @@
-"""Rows for reading local stores."""
+"""Benchmarks of reading local stores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xr_nczarr.options import OpenOptions
 
 
 def ours(path: Path | str, storage_options: Mapping[str, Any] | None = None) -> ChunkedArray:
-    """Return the array of xr_nczarr's chunk engine, without xarray."""
+    """Return the array ``field`` as opened by xr_nczarr without xarray."""
     opened = open_netcdf(path, OpenOptions(storage_options=storage_options))
     return ChunkedArray(opened.root.variables["field"].readable_node, opened.store)
 
@@ -47,7 +47,7 @@ def by_tensorstore(path: Path) -> tensorstore.TensorStore:
 
 
 def _baseline(path: Path, name: str, fill: np.floating | None = None) -> Callable[[], None]:
-    """Return the baseline for the large field: read, decode and mask chunks on two threads."""
+    """Return a function that reads, decodes and masks chunks of the large field on two threads."""
     chunk_bytes = 4 * data.CHUNKS[1] * data.CHUNKS[2]
     return baselines.reading(
         baselines.chunk_files(path), baselines.DECODERS[name], chunk_bytes, fill=fill
@@ -67,7 +67,10 @@ def by_netcdf(path: Path, mode: str = "nczarr") -> Callable[[], np.ndarray]:
 
 
 def large_chunks(directory: Path) -> Iterator[Row]:
-    """Yield rows for each codec that read a 265 MB float32 field in chunks of 4 MB."""
+    """Yield benchmarks of reading a 265 MB float32 field in chunks of 4 MB.
+
+    There is at least one benchmark for each codec.
+    """
     for name in data.COMPRESSORS:
         path = data.large(directory, name)
         array, zarr_array, zarrs_array = ours(path), by_zarr(path), by_zarrs(path)
@@ -143,14 +146,14 @@ def _through_xarray(path: Path, name: str, baseline: Callable[[], None]) -> Iter
 
 
 def _load_from_memory() -> np.ndarray:
-    """Load an array of the large field's shape and chunks, whose blocks are in memory."""
+    """Load a dask array of the size of the large field, whose blocks are already in memory."""
     block = np.ones(data.CHUNKS, "f4")
     blocks = da.map_blocks(lambda _: block, da.empty(data.SHAPE, chunks=data.CHUNKS), dtype="f4")
     return xr.DataArray(blocks).load().values
 
 
 def netcdf_default(directory: Path) -> Iterator[Row]:
-    """Yield rows for the codecs that netcdf-c uses by default: zlib and shuffle."""
+    """Yield benchmarks of the codecs that netcdf-c uses by default, which are zlib and shuffle."""
     path = directory / "shuffled.nczarr"
     if not path.exists():
         data.netcdf_store(directory, "shuffled", data.field(), data.CHUNKS, zlib=True, complevel=4)
@@ -176,7 +179,7 @@ def netcdf_default(directory: Path) -> Iterator[Row]:
 
 
 def packed(directory: Path) -> Iterator[Row]:
-    """Yield a row for decoding packed int16 values with scale, offset and fill value."""
+    """Yield a benchmark of decoding packed int16 values with scale, offset and fill value."""
     attributes = {"scale_factor": 0.01, "add_offset": 280.0, "_FillValue": -32767}
     made = (directory / "packed.zarr").exists()
     values = np.empty(0) if made else ((data.field() - 280) * 100).astype("i2")
@@ -193,7 +196,7 @@ def packed(directory: Path) -> Iterator[Row]:
 
 
 def small_chunks(directory: Path) -> Iterator[Row]:
-    """Yield rows for many chunks of 4, 16 and 64 kB."""
+    """Yield benchmarks of reading many chunks of 4, 16 and 64 kB."""
     cases = (
         ("raw", 16_000, 1024),
         ("raw", 100_000, 1024),
@@ -230,7 +233,7 @@ def small_chunks(directory: Path) -> Iterator[Row]:
 
 
 def selections(directory: Path) -> Iterator[Row]:
-    """Yield rows for selections: a point, a row or a box of each chunk, every fourth value, etc."""
+    """Yield benchmarks of selections, for example of a point or a row of each chunk."""
     rows = np.array([3, 77, 500, 1000])
     # By name, with the goal for blosc chunks.
     cases = {
@@ -264,7 +267,10 @@ def selections(directory: Path) -> Iterator[Row]:
 
 
 def _baseline_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]]:
-    """Return the baseline of each selection: read its bytes of each chunk without decoding."""
+    """Return a baseline for each selection from uncompressed chunks.
+
+    A baseline reads the rows that the selection needs from each file.
+    """
     files, (_, _, row) = baselines.chunk_files(path), data.CHUNKS
     series = sorted(files, key=lambda file: int(file.name.split(".")[0]))
     return {
@@ -277,7 +283,10 @@ def _baseline_rows(path: Path, rows: np.ndarray) -> dict[str, Callable[[], None]
 
 
 def _baseline_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None]]:
-    """Return the baseline of each selection: decode only the blocks that it needs."""
+    """Return a baseline for each selection from compressed chunks.
+
+    A baseline decodes only the blocks that the selection needs.
+    """
     count, height, width = data.SHAPE[0], data.CHUNKS[1] // 8, data.CHUNKS[2]
     made = (directory / "eighths.zarr").exists()
     values = np.empty(0) if made else data.field()[:, 3 * height : 4 * height]
@@ -300,7 +309,7 @@ def _baseline_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None
 
 
 def opening(directory: Path) -> Iterator[Row]:
-    """Yield rows for opening 500 variables."""
+    """Yield benchmarks of opening 500 variables."""
     paths = data.many_variables(directory)
 
     def row(name: str, kind: str, peer: str, url: object, goal: float, **options) -> Row:
@@ -343,7 +352,7 @@ def opening(directory: Path) -> Iterator[Row]:
 
 
 class Lazy(xr.backends.BackendArray):
-    """Lazy values, as every engine creates them."""
+    """A minimal lazy array, which represents the lazy arrays that every engine creates."""
 
     def __init__(self, values: np.ndarray) -> None:
         self.shape, self.dtype = values.shape, values.dtype

@@ -1,4 +1,4 @@
-"""Rows for reference sets, compared with engine kerchunk (fsspec with zarr-python)."""
+"""Benchmarks of reference sets, compared with engine kerchunk (fsspec with zarr-python)."""
 
 from __future__ import annotations
 
@@ -106,7 +106,10 @@ def _by_virtualizarr(path: Path) -> int:
 
 
 def _resident(path: Path, engine: str, imported: str) -> float:
-    """Open in another process, and return by how many MB its peak memory exceeds the imports."""
+    """Open a reference set in another process.
+
+    Return by how many MB the peak memory of the process exceeds its memory after the imports.
+    """
     code = _RESIDENT.format(imported=imported, path=str(path), engine=engine)
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     return float(done.stdout)
@@ -118,7 +121,7 @@ def _looked_up(references: ReferenceSet, key: str) -> None:
 
 
 def references(directory: Path) -> Iterator[Row]:
-    """Yield rows for a million listed references, 2,000 tiny references, and generators."""
+    """Yield benchmarks of a million listed references, 2,000 tiny references, and generators."""
     million = _written(directory / "million.json", _listed)
     yield Row(
         "open 1,000,000 references",
@@ -128,7 +131,7 @@ def references(directory: Path) -> Iterator[Row]:
         },
         {"engine kerchunk": 15},
     )
-    # VirtualiZarr takes more than a minute for a million.
+    # VirtualiZarr takes more than a minute for a million references.
     thousands = _written(directory / "thousands.json", lambda: _listed(100, 100))
     yield Row(
         "open 10,000 references",

@@ -1,6 +1,7 @@
-"""Rows for stores behind nginx, with and without 20 ms of latency, and on S3.
+"""Benchmarks of stores behind nginx, with and without 20 ms of latency, and on S3.
 
-As an S3 server, nginx checks no credentials, and the listing of every bucket is empty.
+In some benchmarks, nginx also acts as an S3 server. It then does not check credentials, and lists
+every bucket as empty.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _s3_server(directory: Path, ready: Connection) -> None:
 
 @contextmanager
 def _s3(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield the storage options for an S3 server, which runs during the context."""
+    """Run an S3 server while the context is open, and yield its storage options."""
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_s3_server, args=(directory, sending), daemon=True)
@@ -98,7 +99,7 @@ def _s3(directory: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _nginx(root: Path, latency: float = 0, port: int = 18_731) -> Iterator[str]:
-    """Yield the URL at which nginx serves the files in `root`, after `latency` seconds."""
+    """Yield a URL at which nginx serves the files in `root`, each after `latency` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "nginx.conf")
         places = {"folder": folder, "root": root, "modules": NGINX_MODULES}
@@ -121,7 +122,7 @@ def _opened(url: str, engine: str, **options: Any) -> list[str]:
 
 
 async def _get_all(urls: list[str]) -> None:
-    """Fetch only the bytes, with 64 concurrent requests."""
+    """Fetch all URLs with up to 64 concurrent requests, and discard the bytes."""
     connector = aiohttp.TCPConnector(limit=64)
     async with aiohttp.ClientSession(connector=connector) as session:
 
@@ -133,7 +134,7 @@ async def _get_all(urls: list[str]) -> None:
 
 
 def remote(directory: Path) -> Iterator[Row]:
-    """Yield rows for reading and opening over HTTP, with and without latency, and for S3."""
+    """Yield benchmarks of reading and opening over HTTP, with and without latency, and on S3."""
     yield from _over_nginx(directory / "nginx")
     large = data.field((64, 512, 512))
     data.zarr_store(directory, "remote_large", large, (1, 512, 512), data.COMPRESSORS["blosc"])
@@ -197,7 +198,7 @@ def remote(directory: Path) -> Iterator[Row]:
 
 
 def _over_nginx(folder: Path) -> Iterator[Row]:
-    """Yield rows for reading all chunks with fsspec and obstore, with and without latency."""
+    """Yield benchmarks of reading all chunks with fsspec and obstore, with and without latency."""
     sizes = {
         "64 chunks of 4 MB": ((64, 1024, 1024), (1, 1024, 1024)),
         "2,048 chunks of 64 kB": ((2048, 16384), (1, 16384)),
@@ -296,7 +297,7 @@ def _points(url: str) -> Row:
 
 
 def _many_stores(server: str, folder: Path) -> Row:
-    """Return the row for opening 100 stores, which an S3 server serves from `folder`."""
+    """Return a benchmark of opening 100 stores, which an S3 server serves from `folder`."""
     for day in range(100):
         if not (folder / f"days/{day}").exists():
             time_of_day = np.datetime64("2026-01-01", "ns") + np.timedelta64(day, "D")
@@ -334,7 +335,7 @@ def _s3_options(server: str) -> dict[str, Any]:
 
 
 def _writing(server: str, folder: Path, label: str) -> Row:
-    """Return the row for writing 256 MB to an S3 server, which stores the objects in `folder`."""
+    """Return a benchmark of writing 256 MB to an S3 server that stores its objects in `folder`."""
     values = np.random.default_rng(0).random((64, 1 << 20), "f4")
     dataset = xr.Dataset({"v": (("t", "y"), values)})
     encoding = {"v": {"chunks": (1, 1 << 20), "compressors": None}}
@@ -379,7 +380,7 @@ def _writing(server: str, folder: Path, label: str) -> Row:
 def _readers(url: str, client: str | None = None) -> dict[str, Callable[[], np.ndarray]]:
     """Return a function for each library that reads the field at a URL.
 
-    `client` is the client that xr_nczarr uses. None means its default, which is obstore.
+    `client` is the client that xr_nczarr uses. If it is None, xr_nczarr uses its default, obstore.
     """
     array = ours(url, {"client": client} if client else None)
     by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)

@@ -1,4 +1,7 @@
-"""Rows that count requests and round trips to an S3 server, which every machine reproduces."""
+"""Benchmarks that count the requests and round trips to an S3 server.
+
+The counts are the same on every machine.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ UNITS = ("requests", "round trips")
 
 
 class Counts(NamedTuple):
-    """The requests and round trips of a piece of work."""
+    """The number of requests and the number of round trips of a piece of work."""
 
     requests: int
     batches: int
 
 
 class Work(NamedTuple):
-    """A piece of work: `prepare` is not counted, and its result is passed to `run`."""
+    """A piece of work. `prepare` runs first and is not counted; its result is passed to `run`."""
 
     run: Callable[[Any], Any]
     prepare: Callable[[], Any] = lambda: None
@@ -49,8 +52,8 @@ def sample(variables: int = 8) -> xr.Dataset:
 
 
 def make_objects(folder: Path) -> dict[str, bytes]:
-    """Write the stores to read into `folder`, and return their objects by key."""
-    shutil.rmtree(folder, ignore_errors=True)  # from an earlier run with --data
+    """Write the stores that will be read into `folder`, and return their objects by key."""
+    shutil.rmtree(folder, ignore_errors=True)  # files of an earlier run with --data
     data = sample()
     chunks = {name: {"chunks": (10, 100)} for name in data.data_vars}
     for version in (2, 3):
@@ -74,7 +77,7 @@ def make_objects(folder: Path) -> dict[str, bytes]:
 
 
 def make_references(objects: dict[str, bytes], bucket: str) -> dict[str, bytes]:
-    """Return a file with the chunks of a store, and reference sets that refer to its ranges."""
+    """Return a file that contains the chunks of a store, and reference sets that refer to it."""
     entries: dict[str, Any] = {}
     file = b""
     for key, data in sorted(objects.items()):
@@ -149,7 +152,7 @@ def _writer(server: S3Server, engine: str, client: str) -> Callable[..., Any]:
 
 
 def _writes(write: Callable[..., Any]) -> dict[str, Work]:
-    """Return the pieces of work of a writer on its own stores."""
+    """Return pieces of work in which a writer creates, extends, replaces and rejects stores."""
     data, step = sample(), sample().isel(time=[-1])
     step["time"] = step["time"] + 1
 
@@ -174,7 +177,7 @@ def _values(dataset: xr.Dataset) -> Any:
 
 
 def _engines(server: S3Server, engine: str, client: str) -> dict[str, Work]:
-    """Return the pieces of work of an xarray engine on the stores of the server."""
+    """Return pieces of work in which an xarray engine reads stores of the server."""
     opened = _engine(server, engine, client)
 
     def open_tree(_: None) -> Any:
@@ -343,9 +346,10 @@ IMPLEMENTATIONS: dict[str, Callable[[S3Server], dict[str, Work]]] = {
 
 
 def count(implementation: str, objects: dict[str, bytes]) -> dict[str, Counts | str]:
-    """Return the counts of each piece of work of an implementation, or why it fails.
+    """Return the counts of each piece of work of an implementation.
 
-    Caches are not shared between pieces of work.
+    A piece of work that fails has an error message instead of counts. The pieces of work do not
+    share caches.
     """
     import fsspec
 
@@ -367,7 +371,10 @@ def count(implementation: str, objects: dict[str, bytes]) -> dict[str, Counts | 
 
 
 def requests(directory: Path) -> Iterator[Row]:
-    """Return a row of requests and a row of round trips for each piece of work."""
+    """Yield two benchmarks for each piece of work.
+
+    One compares the numbers of requests, and the other compares the numbers of round trips.
+    """
     folder = directory / "requests"
     objects = make_objects(folder)
     counts: dict[str, dict[str, Counts | str]] = {}

@@ -1,6 +1,7 @@
-"""Rows for 1, 10 and 100 times as many variables, groups, chunks and references.
+"""Benchmarks of three sizes, in which each store is ten times as large as the previous one.
 
-`python -m tests.benchmarks.scale FOLDER` prints the table of docs/scale.md.
+The number of variables, groups, chunks or references grows. ``python -m tests.benchmarks.scale
+FOLDER`` prints the table of docs/scale.md.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ def write_records(folder: Path, references: int, record_size: int) -> str:
 
 
 def stores(folder: Path) -> Iterator[tuple[str, tuple[str, ...], dict[int, str], int]]:
-    """Write stores of three sizes; yield the kind, the work, the paths, and the limit for peers."""
+    """Write stores of each kind in three sizes.
+
+    For each kind, yield its name, the kinds of work, the paths by size, and the largest size that
+    engine zarr opens.
+    """
     yield (
         "variables",
         ("open", "info"),
@@ -100,7 +105,7 @@ WORKS = {
 
 
 def scale(directory: Path) -> Iterator[Row]:
-    """Yield rows for opening, one selection and the commands, for three sizes each."""
+    """Yield benchmarks of opening, of one selection and of the commands, for three sizes each."""
     for kind, works, paths, max_peer in stores(directory / "scale"):
         for work, (size, path) in itertools.product(works, paths.items()):
             implementations = {
@@ -134,7 +139,10 @@ print(time.process_time() - started, (peak() - before) / 1e3)
 
 
 def curves(directory: Path) -> Iterator[str]:
-    """Yield a line for each kind of work: processor time (s) and peak memory (MB) for each size."""
+    """Yield a line of the table for each kind of work and engine.
+
+    For each size, the line contains the processor time in seconds and the peak memory in MB.
+    """
     for kind, works, paths, max_peer in stores(directory):
         for work, engine in itertools.product(works, ("nczarr", "zarr")):
             if engine == "zarr" and ("engine" not in WORKS[work] or not max_peer):

@@ -1,4 +1,4 @@
-"""Rows for a sharded Zarr v3 array with inner chunks of 80 kB in shards of 6.5 MB."""
+"""Benchmarks of a sharded Zarr v3 array with inner chunks of 80 kB in shards of 6.5 MB."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE, SHARDS, CHUNKS = (40, 1280, 1280), (1, 1280, 1280), (1, 160, 128)
 
 
 def sharded(directory: Path) -> Iterator[Row]:
-    """Yield rows for reading the whole array, and one point of every shard."""
+    """Yield benchmarks of reading the whole array, and of reading one point of every shard."""
     path = directory / "sharded.zarr"
     if not path.exists():
         values = data.field(SHAPE)

@@ -1,4 +1,4 @@
-"""Rows for writing the 265 MB field to a local directory, as each program does by default."""
+"""Benchmarks of writing the 265 MB field to a local directory with the defaults of a program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Write = Callable[[Path], object]
 
 
 def writing(directory: Path) -> Iterator[Row]:
-    """Yield rows for writing with each codec, and with the codecs that netcdf-c uses by default."""
+    """Yield benchmarks of writing with each codec, and with the default codecs of netcdf-c."""
     values = data.field()
     dataset = xr.Dataset({"field": (("t", "y", "x"), values)})
     for name in ("raw", "blosc", "zstd"):
@@ -111,7 +111,10 @@ def _row(
     goals: dict[str, float],
     read: Callable[[Path], np.ndarray],
 ) -> Row:
-    """Return a row whose implementations each write a new store, compared once and then removed."""
+    """Return a benchmark in which each implementation writes a new store in every run.
+
+    The values of the stores are compared once, and each store is removed after its run.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     numbers = itertools.count()

@@ -1,4 +1,4 @@
-"""The cost of reading: each chunk is decoded once, with little memory besides the result."""
+"""The cost of reading: each chunk is decoded once, and little memory is used besides the result."""
 
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ VALUES = np.arange(12 * 20).reshape(12, 20)
 
 
 class Counting:
-    """A codec that changes nothing and records the chunks that it decoded."""
+    """A codec that leaves chunks unchanged and records which chunks it decoded."""
 
     codec_id = "counting"
     decoded: ClassVar[list[bytes]] = []
@@ -129,7 +129,7 @@ def test_blosc_header_and_blocks_come_from_same_file_version(tmp_path, monkeypat
 
 
 def test_inner_chunk_and_index_come_from_same_shard_version(tmp_path, monkeypatch):
-    """Absent chunks take no space, so the offsets of the others depend on which are present."""
+    """Missing inner chunks take no space, so the offsets of other chunks depend on them."""
 
     def write(values):
         group = zarr.open_group(tmp_path, mode="a", zarr_format=3)

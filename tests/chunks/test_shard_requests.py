@@ -42,7 +42,7 @@ def bytes_of(request):
 
 
 def fetched(server, *selection):
-    """Return the values of a selection, and (object, bytes) of each request."""
+    """Check the values of a selection, and return the object and length of each request."""
     expected = FIELD.copy()
     expected[48:] = np.nan
     with xr.open_dataset(f"{server.url}/store", engine="nczarr", chunks=None) as dataset:

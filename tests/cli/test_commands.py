@@ -1,4 +1,4 @@
-"""The ``nczarr`` command in general: exit codes, one-line errors, closed pipes."""
+"""Behavior common to all ``nczarr`` commands: exit codes, one-line errors and closed pipes."""
 
 import subprocess
 import sys

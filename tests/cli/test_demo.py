@@ -1,4 +1,4 @@
-"""``nczarr demo``, and the store that it opens."""
+"""The command ``nczarr demo``, and the store that it opens."""
 
 from importlib import resources
 

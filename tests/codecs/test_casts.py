@@ -1,4 +1,4 @@
-"""Zarr v3's scale_offset and cast_value, as specified and as written by zarr-python 3.4."""
+"""Zarr v3's codecs scale_offset and cast_value, as specified and as written by zarr-python 3.4."""
 
 import base64
 import json
@@ -236,7 +236,10 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False, width=64) | st.floats(
 
 
 def model(value, target, rounding):
-    """Return an exact number rounded to a type whose range is unlimited."""
+    """Return an exact number rounded to the precision of a type, as a fraction.
+
+    The range of the type is not taken into account.
+    """
     if target.kind in "iu":
         low, step = Fraction(value.__floor__()), Fraction(1)
     else:

@@ -24,7 +24,10 @@ from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, Limits
 
 
 def make_node(dtype, shape, *codecs, place="filters", **members):
-    """Return an array node with one chunk; `codecs` are (name, configuration), first to last."""
+    """Return an array node with one chunk.
+
+    `codecs` are pairs of name and configuration, in the order in which they encode.
+    """
     return ArrayNode(
         path="/v",
         shape=shape,
@@ -53,7 +56,10 @@ def decode_by_numcodecs(data, *codecs):
 
 
 def assert_decodes(codec, data, expected):
-    """Decode from each kind of buffer, and into an array; check that the results agree."""
+    """Check that bytes, a memoryview and a bytearray are decoded to the expected values.
+
+    The bytearray is decoded into an existing array.
+    """
     out = np.empty(expected.shape, expected.dtype)
     for result in (codec.decode(data), codec.decode(memoryview(data)), codec.decode(data, out)):
         assert result.dtype == expected.dtype
@@ -319,7 +325,7 @@ def test_zstd_chunks_with_multiple_or_skippable_frames_are_decoded():
 
 
 def test_zstandard_and_numcodecs_decode_zstd_identically(monkeypatch):
-    """This covers checksums, several frames in a chunk, trailing bytes, and damaged frames."""
+    """The chunks have checksums, several frames, trailing bytes or damaged frames."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
     frame = numcodecs.Zstd(3).encode(array)
@@ -347,7 +353,7 @@ def test_zstandard_and_numcodecs_decode_zstd_identically(monkeypatch):
 
 
 def zstd_without_size(data):
-    """Return a frame of one raw block that does not declare its size."""
+    """Return a zstd frame that consists of one raw block and does not declare its size."""
     header = (0xFD2FB528).to_bytes(4, "little") + bytes([0, 0x58])
     return header + (len(data) << 3 | 1).to_bytes(3, "little") + data
 
@@ -369,7 +375,7 @@ def test_zstd_chunks_decoded_together_equal_chunks_decoded_separately(filters):
 
 
 def test_zstd_chunks_are_decoded_separately_if_any_is_damaged_or_unusual():
-    """A single chunk, large chunks, and groups with such a chunk are left to `decode`."""
+    """A single chunk and large chunks are also decoded separately."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
     codec = make_codec("<i4", (1000,), ("zstd", {}))

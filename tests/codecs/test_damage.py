@@ -172,7 +172,10 @@ def test_invalid_blosc_headers_are_rejected(data, words):
 
 
 def decode_before_a_guard_page(seed):
-    """Decode Blosc mutants from and into buffers that end where unreadable memory begins."""
+    """Decode mutated Blosc chunks from buffers and into buffers that a guard page follows.
+
+    An access beyond the end of a buffer would end the process.
+    """
     chance = random.Random(seed)
     settings = [(n, s, b) for n in ("lz4", "zstd", "blosclz") for s in (0, 1, 2) for b in (0, 256)]
     for name, shuffle, blocksize in settings:

@@ -1,4 +1,4 @@
-"""Chunks written by netcdf-c decode to the values that netcdf-c reads."""
+"""Chunks written by netcdf-c are decoded to the values that netcdf-c reads."""
 
 import netCDF4
 import numpy as np

@@ -1,4 +1,4 @@
-"""The index of a shard and the location of its inner chunks."""
+"""The index of a shard and the locations of its inner chunks."""
 
 import numpy as np
 import pytest

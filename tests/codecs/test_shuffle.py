@@ -1,4 +1,4 @@
-"""HDF5's shuffle filter as written by netcdf-c, HDF5 and numcodecs."""
+"""HDF5's shuffle filter, as written by netcdf-c, HDF5 and numcodecs."""
 
 import json
 import zlib
@@ -19,7 +19,7 @@ from xr_nczarr.references import write
 
 
 def shuffle(data, size):
-    """Shuffle by HDF5's rule, byte by byte."""
+    """Return the bytes shuffled by HDF5's rule, in a simple and slow implementation."""
     whole = len(data) // size * size
     return b"".join(data[i:whole:size] for i in range(size)) + data[whole:]
 

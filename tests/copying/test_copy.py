@@ -1,4 +1,4 @@
-"""`copy`: any input to any dialect, version, chunks and codecs, and interrupted copies."""
+"""`copy`: any input, any dialect, version, chunks and codecs, and interrupted copies."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_netcdf_string_attributes_are_copied_to_plain_zarr_unchanged(
 def test_arrays_copied_with_xarray_engine_equal_those_copied_with_netcdf_c(
     tmp_path: Path, engine: str
 ) -> None:
-    """The scipy engine does not set `source` in the encoding of variables."""
+    """The engine scipy does not set `source` in the encoding of variables."""
     source = tmp_path / "a.nc"
     if engine == "scipy":
         with netCDF4.Dataset(source, "w", format="NETCDF3_CLASSIC") as file:
@@ -395,7 +395,7 @@ def test_chunks_are_not_decoded_if_target_stores_them_unchanged(zarr_format: int
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_strings_are_copied_as_bytes_without_decoding(zarr_format: int) -> None:
-    """Only the first item is decoded: xarray checks whether it is a time."""
+    """Only the first item is decoded, because xarray checks whether it is a time."""
     source: dict[str, bytes] = {}
     other: dict[str, bytes] = {}
     text = xr.Dataset({"s": ("x", np.array([f"station {i}" for i in range(40)], object))})
@@ -527,7 +527,7 @@ sys.addaudithook(
 main(sys.argv[1:])
 """
 
-# A command that is interrupted there, or just before it reads the thousandth chunk.
+# A command that is interrupted at a rename, or just before it reads a chunk.
 INTERRUPTED = """
 import itertools, os, signal, sys, threading
 from xr_nczarr.cli.main import main
@@ -731,7 +731,7 @@ def test_killed_copy_to_object_store_can_be_completed(s3_server, tmp_path: Path)
 
 
 def test_concurrent_copies_to_same_object_store_target_are_rejected() -> None:
-    """Both would write their chunks under the same keys."""
+    """Both copies would write their chunks under the same keys."""
     target, refused, seen = "memory://two-copies", [], []
     first: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, first)

@@ -1,4 +1,4 @@
-"""`copy` to a netCDF file: the values that netcdf-c reads, errors, and remaining files."""
+"""`copy` to a netCDF file: the values that netcdf-c reads, errors, and files that remain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`diff` lists the differences of two datasets."""
+"""`diff` lists the differences between two datasets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inherited encodings of opened variables; attributes and strings that cannot be stored."""
+"""Encodings inherited from opened variables, and attributes and strings that cannot be stored."""
 
 import zlib
 
@@ -253,7 +253,7 @@ def test_encoding_has_netcdf_flag_for_zstd_but_not_for_blosc(tmp_path):
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("codecs", [None, [{"id": "zlib", "level": "4"}]], ids=["copy", "codecs"])
 def test_compression_level_given_as_string_is_written_as_integer(tmp_path, zarr_format, codecs):
-    """netCDF-C up to 4.9.3 wrote text. zarr-python rejects it for codecs of Zarr v3."""
+    """netCDF-C up to 4.9.3 stored levels as text, which zarr-python rejects for Zarr v3 codecs."""
     values = np.arange(4, dtype="i4")
     document = array_document((4,), compressor={"id": "zlib", "level": "4"})
     documents = {".zgroup": {"zarr_format": 2}, "v/.zarray": document}
@@ -521,7 +521,7 @@ def test_unsigned_attribute_is_kept_even_without_fill_value(tmp_path, dtype, uns
     ],
 )
 def test_invalid_chunks_and_compression_levels_are_rejected(tmp_path, encoding, problem):
-    # These were once ignored, or resulted in stores that netcdf-c does not open.
+    # These values were once ignored, or resulted in stores that netcdf-c does not open.
     ds = xr.Dataset({"t": (("y", "x"), np.zeros((4, 3)))})
     with pytest.raises(ConflictError, match=problem) as caught:
         xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": encoding})

@@ -1,4 +1,4 @@
-"""Quantization yields the same bits as in netcdf-c, and is recorded in attributes."""
+"""Quantization yields the same bits as netcdf-c, and attributes record it."""
 
 import netCDF4
 import numpy as np

@@ -1,4 +1,4 @@
-"""Text is stored completely, in arrays whose width grows, or rejected."""
+"""Text is stored completely or rejected. Appends can make arrays of strings wider."""
 
 import os
 
@@ -127,7 +127,7 @@ def test_strings_with_trailing_nul_are_rejected(values, dialects):
         assert store == {}
 
 
-# Zarr v3 was given one character per byte for items of type bytes, and the write failed.
+# In Zarr v3, each byte of a bytes object was once stored as a character, and the write failed.
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("dtype", [object, "S3"])
 def test_bytes_are_stored_as_text_if_encoding_requests_str(zarr_format, dtype):
@@ -141,7 +141,7 @@ def test_bytes_are_stored_as_text_if_encoding_requests_str(zarr_format, dtype):
         write([b"a", b"\xff"])
 
 
-# zarr-python could not read the shuffled chunks.
+# zarr-python could not read such chunks if they were shuffled.
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_compressed_strings_are_not_shuffled(tmp_path, dialect, zarr_format, enc
         assert opened.v.values.astype("U3").tolist() == ["a", "bcd"]
 
 
-# Zarr v2 strings with a fill value were converted to floats, because there was no string.
+# Without any strings, Zarr v2 strings with a fill value were once converted to floats.
 @pytest.mark.parametrize("chunks", [None, {}], ids=["eager", "dask"])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -185,7 +185,7 @@ def test_empty_selection_of_masked_fixed_width_strings_keeps_type(tmp_path, path
     assert read(path).v.values.tolist() == values[1:]
 
 
-# The fill value was stored as text, which readers decoded as Base64.
+# The fill value was once stored as text, which readers decoded as Base64.
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("key", ["fill_value", "_FillValue"])
@@ -210,7 +210,7 @@ def test_copy_of_empty_bytes_array_keeps_bytes_dtype(dialect, dtype):
     assert read(target).v.dtype == dtype
 
 
-# The texts were written as if each of them were one of the stored characters.
+# Each string was once written as if it were one of the stored characters.
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_strings_can_be_written_to_existing_character_arrays_in_plain_zarr(path, zarr_format):
@@ -264,7 +264,7 @@ def test_missing_strings_are_stored_as_fill_value_if_it_fits_requested_width(pat
         to_nczarr(text.load(), {}, dialect=dialect, encoding=encoding)
 
 
-# These errors were ChunkErrors about a partly written store.
+# These strings were once rejected only during the write, by a ChunkError.
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize(
     ("values", "problem"),

@@ -1,4 +1,4 @@
-"""Times are stored exactly in the stored or requested units, or rejected."""
+"""Times are stored exactly in the stored or the requested units, or they are rejected."""
 
 import ast
 import re

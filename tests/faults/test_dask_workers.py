@@ -1,4 +1,4 @@
-"""Writes during which a dask worker dies, or a block fails."""
+"""Writes during which a dask worker dies or a block fails."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
-"""Writes in which a single operation fails, or is lost because it was not synced to disk.
+"""Writes in which one disk operation fails, or is lost because it was not synced to disk.
 
-Each operation fails in turn; the old state stays readable, and the write can be repeated.
+Each operation fails in turn. The old state stays readable, and the write can be repeated.
 """
 
 import errno
@@ -42,16 +42,16 @@ CHANGES = pytest.mark.parametrize(
     "write", [APPEND, REPLACE, REGION], ids=["append", "replace", "region"]
 )
 
-# Operations that change the disk: a full disk rejects those that need space, a broken disk all.
+# A full disk rejects the operations that need space, and a broken disk rejects all operations.
 NEEDING_SPACE = ("open", "write", "mkdir", "link")
 OPERATIONS = (*NEEDING_SPACE, "replace", "rename", "unlink", "rmdir", "fsync")
 
 
 @contextmanager
 def failing(number, after, monkeypatch):
-    """Let the disk operation with index `after` fail; a full disk stays full.
+    """Make the disk operation with index `after` fail, and yield the list of operations so far.
 
-    Yields the list of operations so far.
+    If `number` means that the disk is full, later operations that need space fail as well.
     """
     done = []
 
@@ -74,7 +74,7 @@ def failing(number, after, monkeypatch):
 
 
 def objects(path):
-    """Return the objects except for locks, which may remain if they cannot be removed."""
+    """Return the objects of a store except locks, which may remain if they cannot be removed."""
     return {key: data for key, data in written_objects(path).items() if not key.endswith(".lock")}
 
 
@@ -151,7 +151,7 @@ def test_failing_codec_leaves_old_store_intact(tmp_path, monkeypatch, write):
 
 
 class Snapshots(dict):
-    """Objects that record a copy of themselves after each change, and None after each sync."""
+    """A dict that records a copy of itself after each change, and None after each sync."""
 
     def __init__(self, objects):
         super().__init__(objects)
@@ -178,7 +178,10 @@ class FlushedStore(MemoryStore):
 
 
 def after_power_loss(before, changes, chance):
-    """Yield possible states of the disk: all changes before a sync and any changes after it."""
+    """Yield states in which a power failure can leave the disk.
+
+    All changes before the last sync are on the disk, and any of the changes after it may be.
+    """
     kept, since = before, []
     for state in changes:
         if state is None:

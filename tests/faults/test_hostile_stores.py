@@ -1,6 +1,6 @@
-"""Hostile stores from hypothesis: any JSON in place of any member, and names of other places.
+"""Hostile stores, which contain any JSON in place of any member or names of other places.
 
-Each opens or raises an NczarrError; at least 99 of 100 errors name the store and the key.
+Each store opens or raises an NczarrError. At least 99 of 100 errors name the store and the key.
 """
 
 import json
@@ -75,7 +75,7 @@ def test_opening_hostile_store_succeeds_or_raises_error_with_store_and_key():
 
     attempt()
     assert len(errors) > EXAMPLES / 4
-    # If no document is recognized, the message says so; there is no key to name.
+    # If no document is recognized, the message says so. Then there is no key that it could include.
     unnamed = [
         str(error)
         for error in errors

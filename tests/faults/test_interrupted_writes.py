@@ -1,4 +1,4 @@
-"""Writes interrupted after each single change of a store: no loss, and a safe retry."""
+"""Writes that are interrupted after any change of a store: what readers find, and retries."""
 
 import contextlib
 import json
@@ -130,7 +130,7 @@ def test_interrupted_append_can_be_retried_or_abandoned(layout, unlimited, coord
 
 
 def test_interrupted_append_can_be_retried_even_if_journal_exceeds_document_limit():
-    """The journal contains all documents that change, as consolidated metadata does."""
+    """Like consolidated metadata, the journal contains all changed documents."""
     before, new = {}, values(0, 9)
     for name in ("a", "n"):  # two thirds of the limit each
         new[name].attrs["many"] = np.zeros(170_000, "i4")
@@ -151,7 +151,7 @@ def test_interrupted_append_can_be_retried_even_if_journal_exceeds_document_limi
 
 
 def named(*names):
-    """Return a dataset with names, and with numbers that identify each name."""
+    """Return a dataset with the strings `names`, and a number for each string."""
     n = np.arange(float(len(names)))
     return xr.Dataset({"name": ("t", np.array(names, object)), "n": ("t", n)})
 
@@ -395,7 +395,7 @@ def test_interrupted_addition_to_v3_draft_store_adds_no_visible_groups():
 
 
 def interrupted(write, before, changes):
-    """Return the objects after `write` has made only a limited number of changes."""
+    """Return the objects of a store after `write` has made only `changes` changes."""
     objects = dict(before)
     with contextlib.suppress(InterruptedError):
         write(InterruptedMapping(objects, changes))

@@ -85,14 +85,14 @@ def is_change(event, arguments):
 
 
 def values(start, stop, sign=1):
-    """Return a dataset along time whose values identify their position."""
+    """Return a dataset along time in which each value identifies its position."""
     n = np.arange(start, stop)
     field = sign * (n[:, None] * 100.0 + np.arange(50))
     return xr.Dataset({"a": (("time", "x"), field), "n": ("time", sign * n)}, {"time": n * 1.0})
 
 
 def with_names(dataset, ending=""):
-    """Return a dataset with strings, which NCZarr stores as fixed-width strings in version 2."""
+    """Return the dataset with strings, which NCZarr stores with a fixed width in version 2."""
     names = [f"{number:02}{ending}" for number in dataset.n.values]
     return dataset.assign(name=("time", np.array(names, object)))
 
@@ -206,7 +206,11 @@ def writers():
 
 
 def write(writers, action, layout, path, *, before_change=-1, delay=-1.0):
-    """Write in a separate process; return its status, its number of changes and their seconds."""
+    """Write in a separate process.
+
+    Return its exit code, the number of its changes, and the seconds between the first and the last
+    change.
+    """
     writers.stdin.write(f"{action} {layout} {path} {before_change} {delay}\n")
     writers.stdin.flush()
     status, changes, seconds = writers.stdout.readline().split()

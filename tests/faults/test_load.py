@@ -1,4 +1,4 @@
-"""Many readers, many openings, large data, full disks and missing permissions."""
+"""Many readers, repeated opening, large data, full disks and missing permissions."""
 
 import contextlib
 import gc
@@ -32,7 +32,7 @@ def values(rows=40):
 
 
 def resources():
-    """Return the number of threads, and the open files and sockets."""
+    """Return the number of threads, and the files and sockets that are open."""
     listing, result = f"/proc/{os.getpid()}/fd", []
     for name in os.listdir(listing):
         with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
@@ -101,7 +101,7 @@ print(int(total), dataset.a.nbytes, int(peak) * 1024)
 
 
 def test_streaming_virtual_dataset_uses_less_than_one_gib_of_memory(tmp_path):
-    """Every chunk refers to the same part of one file; `NCZARR_VIRTUAL_GB=20` sets the size."""
+    """Every chunk refers to the same part of one file. `NCZARR_VIRTUAL_GB=20` sets the size."""
     chunk, count = 16 << 20, max(2, int(VIRTUAL_GB * 1e9) // (16 << 20))
     np.full(chunk // 4, 3, "<i4").tofile(tmp_path / "data.bin")
     array = array_document([count * chunk // 4], chunks=[chunk // 4], fill_value=0)
@@ -156,7 +156,7 @@ def test_full_disk_leaves_old_store_intact(tmp_path, size):
 
 
 def write_without_permission():
-    """Replace, append and read without permission; root switches to the user nobody."""
+    """Replace, append and read without permission. The user root becomes nobody first."""
     result = []
     for nobody in (False, True):  # the first pass imports modules as root
         if nobody and os.geteuid() == 0:
@@ -185,7 +185,7 @@ def write_without_permission():
 
 
 def copy_without_permission():
-    """Copy an unreadable zip file and directory; root switches to the user nobody."""
+    """Copy an unreadable zip file and directory. The user root becomes nobody first."""
     result = []
     for nobody in (False, True):
         if nobody and os.geteuid() == 0:

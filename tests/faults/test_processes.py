@@ -27,7 +27,7 @@ def values():
 
 
 def read(*datasets):
-    """Read without xarray variables: these import dask, and a fork could interrupt the import."""
+    """Read without xarray variables, which import dask. A fork could interrupt this import."""
     return all(np.array_equal(dataset.a.values, ELEMENTS) for dataset in datasets)
 
 
@@ -70,14 +70,17 @@ def repeating_in_threads(action):
 
 
 def fork_and_spawn_during_reads(urls):
-    """Fork while threads read one dataset of each URL, and read in a spawned process as well."""
+    """Fork and spawn processes that read while threads read.
+
+    Return whether all reads succeeded: for each URL with forks, and for all URLs with spawning.
+    """
     result = {}
     with ExitStack() as opened:
         datasets = [
             opened.enter_context(xr.open_dataset(url, engine="nczarr", cache=False)) for url in urls
         ]
         for url, dataset in zip(urls, datasets, strict=True):
-            with repeating_in_threads(lambda: read(dataset)) as results:  # noqa: B023 (it ends before)
+            with repeating_in_threads(lambda: read(dataset)) as results:  # noqa: B023 (not called later)
                 codes = [fork(read, dataset) for _ in range(FORKS)]
             result[url] = {*codes} == {0} and all(results)
         with repeating_in_threads(lambda: read(*datasets)) as results:
@@ -111,7 +114,7 @@ class Slow:
 
 
 def fork_while_locked():
-    """Fork while another thread holds a lock and the limiter, and computes a property."""
+    """Fork while another thread holds a lock and a limiter, and computes a cached property."""
     begun, stop = threading.Event(), threading.Event()
     lock, limiter = ProcessLock(), ThreadLimiter(1)
     locks._MAX_WAIT_SECONDS = 60.0

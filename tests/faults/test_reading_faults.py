@@ -62,7 +62,7 @@ def put(root, kind):
 
 
 def put_ranged(root, kind):
-    """Write a store that is read by byte ranges; return its name."""
+    """Write a store whose chunks are read by byte ranges, and return its name."""
     if kind == "references":
         return put(root, kind)
     if kind == "shards":
@@ -121,7 +121,10 @@ def read(url, *, retry=RETRY, storage_options=None, **options):
 
 
 def assert_values_are_stored_values(result):
-    """Check the values of all variables; without its attributes, dimension names may be lost."""
+    """Check the values of all variables, but not the names of their dimensions.
+
+    If the attributes cannot be read, these names are not known.
+    """
     for name in result.variables:
         if name in values().variables:
             np.testing.assert_array_equal(result[name].values, values()[name].values)

@@ -31,7 +31,7 @@ def values(start, stop, sign=1):
 
 
 def named(start, stop, name):
-    """Return values with fixed-width strings."""
+    """Return a dataset with strings that NCZarr stores with a fixed width."""
     return values(start, stop).assign(s=("t", np.array([name] * (stop - start), object)))
 
 

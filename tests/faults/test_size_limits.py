@@ -26,7 +26,10 @@ DOCUMENT = array_document((2,), "<f8", fill_value=0)
 
 
 def sharded_store(shape, inner):
-    """Write an array of one shard, whose index lists every inner chunk."""
+    """Return a store with an array of one shard, whose inner chunks have the shape `inner`.
+
+    The stored shard is invalid.
+    """
     parts = {"chunk_shape": inner, "codecs": [{"name": "bytes"}]}
     array = {
         "zarr_format": 3,
@@ -179,7 +182,7 @@ def test_error_for_shard_with_too_many_chunks_includes_store_name():
 
 
 def array_store(**members):
-    """Return a store with the array ``v`` of the dimensions x and y, without chunks."""
+    """Return a store without chunks, in which the array ``v`` has the dimensions (x) or (x, y)."""
     return {
         ".zgroup": b'{"zarr_format": 2}',
         "v/.zarray": json.dumps(DOCUMENT | members).encode(),

@@ -120,7 +120,7 @@ class TestRemoteSets:
 
 
 class TestRedirects:
-    """Redirects of a plain store and of a reference document."""
+    """Redirects of the requests for a plain store and for a reference document."""
 
     @pytest.fixture
     def stores(self, http_server):
@@ -375,7 +375,7 @@ LARGEST = {
 def test_opening_largest_accepted_store_stays_within_time_and_memory_budget(
     name, tmp_path, monkeypatch
 ):
-    """The bounds are 64 MiB and 5 s; `judge` raises for more, and for errors without a location."""
+    """The budget is 64 MiB and 5 s. `judge` also requires that every error has a location."""
     monkeypatch.setattr(oracle, "MAX_GROWTH", 64 * MIB)
     documents = LARGEST[name]()
     target = put(tmp_path, documents)
@@ -414,7 +414,7 @@ def test_number_of_objects_in_json_or_msgpack_chunk_is_limited_before_decoding(c
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
 def test_untrusted_reference_set_without_folder_cannot_reference_other_locations(document, inside):
-    """The part of its name before the last slash is empty, which must not match every URL."""
+    """The name of the set has no folder. An empty prefix would allow references to every URL."""
     trust = ReferenceTrust().for_untrusted(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):
         with pytest.raises(RefusedError):

@@ -1,4 +1,4 @@
-"""JSON documents: valid and invalid input, and the literals of members."""
+"""JSON documents: valid and invalid input, and the original text of members."""
 
 import json
 import math

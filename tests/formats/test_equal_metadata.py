@@ -40,7 +40,7 @@ PATHS = ("v", "w", "g/v")
 
 
 def stored(version, arrays, consolidated):
-    """Return the documents of arrays, given the members and attributes by path."""
+    """Return the documents of arrays, whose members and attributes are given by path."""
     groups = {"", *(path.rpartition("/")[0] for path in arrays)}
     if version == "2":
         held = {f"{path}/.zarray": members for path, (members, _) in arrays.items()}

@@ -1,4 +1,4 @@
-"""Zarr v1 documents to nodes and back."""
+"""Zarr v1 documents are parsed into nodes, and nodes are rendered as documents."""
 
 import json
 from dataclasses import replace

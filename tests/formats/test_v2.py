@@ -1,4 +1,4 @@
-"""Zarr v2 documents to nodes and back."""
+"""Zarr v2 documents are parsed into nodes, and nodes are rendered as documents."""
 
 import json
 from pathlib import Path
@@ -231,7 +231,7 @@ def test_zarr_python_array_metadata_round_trips(tmp_path, dtype, fill, order, se
 
 
 def assert_rendered_equal(held, node):
-    """Check that `node` renders to the documents."""
+    """Check that rendering `node` yields the documents `held`."""
     rendered = {key: json.loads(data) for key, data in v2.render_node(node).items()}
     for key, document in held.items():
         assert rendered[key] == document.value

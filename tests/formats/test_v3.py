@@ -1,4 +1,4 @@
-"""Zarr v3 documents to nodes and back: laws, and documents of real writers."""
+"""Zarr v3 documents from many programs are parsed into nodes, and nodes are rendered."""
 
 import json
 from dataclasses import replace
@@ -728,7 +728,7 @@ def test_v3_array_nodes_round_trip_through_documents(node):
 
 
 def damaged(draw, value):
-    """Replace one value somewhere within `value`."""
+    """Return a copy of `value` in which one value is replaced at random."""
     if not isinstance(value, (dict, list)) or not value or draw(st.integers(0, 3)) == 0:
         return draw(hostile_values)
     copy = dict(value) if isinstance(value, dict) else list(value)

@@ -1,4 +1,4 @@
-"""The v3 draft of May 2022 to nodes and back: the specification, and programs of 2022."""
+"""Documents of the v3 draft of May 2022, from its specification and from programs of 2022."""
 
 import base64
 import contextlib
@@ -519,7 +519,7 @@ def test_v3_draft_group_nodes_round_trip_through_documents(path, explicit):
 
 
 class Recorded:
-    """A recorded store with a minimal independent reader."""
+    """A recorded store, with a minimal reader that does not use the package."""
 
     def __init__(self, name):
         self.keys, self.values = recorded_store(name)

@@ -1,4 +1,4 @@
-"""Fuzzing: functions that must cope with any bytes, and mutants of a small corpus.
+"""Fuzzing of functions that must accept or reject any bytes, with mutants of a small corpus.
 
-``python -m tests.fuzz --help`` explains how to run them.
+``python -m tests.fuzz --help`` explains how to run it.
 """

@@ -1,8 +1,9 @@
-"""Fuzz one target, or all: ``python -m tests.fuzz zarray --mutants 100000``.
+"""Fuzz one target or all targets: ``python -m tests.fuzz zarray --mutants 100000``.
 
-Mutant n of a seed is always the same. A failing mutant is printed with its number and saved, and
-``--only n`` repeats it. A crash of the interpreter or a hang ends one process, not the run.
-With ``--guided``, atheris (``pip install atheris``) chooses mutants by the code that they reach.
+Mutant n of a seed is always the same. A failing mutant is saved and printed with its number, and
+``--only n`` repeats it. If the interpreter crashes or hangs, only one process ends, and the run
+continues. With ``--guided``, atheris (``pip install atheris``) chooses mutants by the code that
+they reach.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 
 
 def run(target: str, seed: int, start: int, stop: int, progress: memoryview) -> None:
-    """Try the mutants from `start` on, and report the number of each before it is tried."""
+    """Try the mutants from `start` to `stop`, and report the number of each before it is tried."""
     from tests.fuzz.mutants import mutant
     from tests.fuzz.oracle import Broken, judge
     from tests.fuzz.targets import TARGETS, corpus
@@ -42,7 +43,7 @@ def report(target: str, seed: int, number: int, problem: str, data: bytes) -> No
 
 
 def fuzz(target: str, seed: int, count: int) -> int:
-    """Try mutants in a separate process; continue after a mutant that ends the process."""
+    """Try mutants in a separate process. If a mutant ends it, try the others in a new process."""
     progress = memoryview(mmap.mmap(-1, 24)).cast("q")  # number, accepted, broken
     first = 0
     while first < count:
@@ -63,7 +64,7 @@ def fuzz(target: str, seed: int, count: int) -> int:
 
 
 def fuzz_guided(target: str, seed: int, count: int, seconds: int) -> None:
-    """Let atheris choose mutants and save those that reach new code; it ends the process."""
+    """Let atheris choose mutants, save those that reach new code, and finally end the process."""
     import atheris
 
     with atheris.instrument_imports(include=["xr_nczarr"]):
@@ -92,7 +93,7 @@ def fuzz_guided(target: str, seed: int, count: int, seconds: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    # The names come from folders, because the package must not be imported before atheris.
+    # The names come from folders, because atheris must be imported before the package.
     targets = sorted(os.listdir(os.path.join(os.path.dirname(__file__), "corpus")))
     parser = argparse.ArgumentParser("python -m tests.fuzz", description=__doc__)
     parser.add_argument("target", choices=[*targets, "all"])

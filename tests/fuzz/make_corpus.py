@@ -1,4 +1,4 @@
-"""Rewrite the corpus: ``python -m tests.fuzz.make_corpus``."""
+"""Write the corpus again: ``python -m tests.fuzz.make_corpus``."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def content() -> Group:
 
 
 def vintages() -> dict[str, bytes]:
-    """Yield the documents of stores of each vintage, consolidated."""
+    """Return the consolidated metadata of a store from each netcdf-c release, by release."""
     result = {}
     for release in ("4.8.0", "4.8.1", "4.9.2", "4.9.3", "dev"):
         with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +186,7 @@ def vintages() -> dict[str, bytes]:
 
 
 def shards() -> dict[str, bytes]:
-    """Yield shards of each kind, preceded by the byte that identifies the kind."""
+    """Return a shard of each kind by name. The first byte identifies the kind."""
     result = {}
     entries = np.full((2, 2, 2), 2**64 - 1, "<u8")
     for kind in range(4):
@@ -203,7 +203,7 @@ def shards() -> dict[str, bytes]:
 
 
 def zip_files() -> dict[str, bytes]:
-    """Yield stored and deflated zip files with keys at the root and in a folder."""
+    """Return stored and deflated zip files, with the store in a folder or at the root, by name."""
     result = {}
     dataset = xr.Dataset({"a": ("x", np.arange(4, dtype="i4"))}, {"x": np.arange(4.0)})
     objects: dict[str, bytes] = {}
@@ -218,7 +218,7 @@ def zip_files() -> dict[str, bytes]:
 
 
 def frames() -> dict[str, bytes]:
-    """Yield one encoded chunk for each codec, preceded by the byte that identifies the codec."""
+    """Return an encoded chunk for each codec by name. The first byte identifies the codec."""
     result = {}
     numbers = np.random.default_rng(0).integers(0, 9, ELEMENTS).astype("<i4")
     items = {"vlen-bytes": [b"", b"a", b"\xff", b"x" * 40]}

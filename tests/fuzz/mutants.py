@@ -1,6 +1,6 @@
 """Mutants of a corpus: changed bytes, and JSON documents with changed or exchanged values.
 
-The n-th mutant of a seed does not depend on earlier ones.
+Mutant n of a seed does not depend on earlier mutants.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def mutants(corpus: Sequence[bytes], name: str, seed: int, count: int) -> Iterat
 
 
 def mutant(corpus: Sequence[bytes], chance: random.Random) -> bytes:
-    """Return a mutant; usually, values of a document are changed, otherwise bytes."""
+    """Return a file with random changes: usually to its JSON values, otherwise to its bytes."""
     data = chance.choice(corpus)
     if data[:1] in (b"{", b"[") and chance.random() < 0.85:
         with suppress(ValueError, RecursionError):
@@ -54,7 +54,10 @@ def mutant(corpus: Sequence[bytes], chance: random.Random) -> bytes:
 
 
 def _changed(document: Any, chance: random.Random) -> Any:
-    """Change a random value; members are also removed, duplicated and renamed."""
+    """Return the document with one random change.
+
+    The change replaces a value, or removes, duplicates or renames a member.
+    """
     places = list(_places(document, ()))
     place = chance.choice(places)
     if not place:

@@ -24,7 +24,7 @@ _RESET = Path("/proc/self/clear_refs")
 
 
 class Broken(AssertionError):
-    """An error for input that a target neither accepts nor rejects as promised."""
+    """An error for a target that neither accepts nor properly rejects its input."""
 
 
 class _Hang(BaseException):
@@ -94,7 +94,10 @@ def _bounded_memory() -> Iterator[None]:
 
 
 def _peak(*, reset: bool = False) -> int:
-    """Return the peak resident memory in bytes; on Linux, `reset` first clears the earlier peak."""
+    """Return the peak resident memory in bytes.
+
+    On Linux, `reset` first clears the earlier peak.
+    """
     if not _RESET.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
             1 if sys.platform == "darwin" else 1024

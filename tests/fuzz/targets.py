@@ -1,4 +1,4 @@
-"""The fuzzed functions: each accepts any bytes and has a corpus folder of the same name."""
+"""The fuzzed functions. Each accepts any bytes and has a corpus folder of the same name."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def corpus(name: str) -> list[bytes]:
 
 
 class Objects(dict[str, bytes]):
-    """The documents of a store, with bytes for every possible chunk.
+    """The documents of a store, which also has bytes for every possible chunk.
 
-    `sizes` has the size of a chunk by the first letter of its key; the empty key has the default.
+    `sizes` maps the first letter of a key to the size of the chunk. The empty string maps to the
+    size of all other chunks.
     """
 
     sizes: Mapping[str, int] = {"": 64}
@@ -108,10 +109,10 @@ def zarr_v1(data: bytes) -> None:
 
 
 def nczarr(data: bytes) -> None:
-    """Open an NCZarr store from its documents: parse single ones, and read consolidated ones."""
+    """Open an NCZarr store from its consolidated metadata, and from the separate documents."""
     consolidated = Objects({".zmetadata": data})
     consolidated.sizes = {"": 24, "c": 3, "s": 8}
-    # Both share the code after parsing, so xarray opens only one of them.
+    # The code after parsing is the same, so xarray opens only one of the stores.
     attempts = [
         (read_ends, consolidated),
         (partial(info, limits=LIMITS, count_chunks=False), _single(data)),
@@ -186,7 +187,7 @@ def templates(data: bytes) -> None:
 
 
 def shard_index(data: bytes) -> None:
-    """Read a shard; the first byte selects the location of the index and the outer codecs."""
+    """Read a shard. The first byte selects the location of the index and the outer codecs."""
     kind = data[0] % 4 if data else 0
     index_codecs: list[Any] = [{"name": "bytes", "configuration": {"endian": "little"}}]
     configuration = {
@@ -269,7 +270,7 @@ def codec(number: int) -> ChunkCodec:
 
 
 def codecs(data: bytes) -> None:
-    """Decode a chunk; the first byte selects the codecs that decode the rest."""
+    """Decode a chunk. The first byte selects the codecs that decode the other bytes."""
     chosen = codec(data[0] if data else 0)
     chosen.decode(data[1:])
 

@@ -1,4 +1,4 @@
-"""Consolidated metadata that is out of date or damaged, or read by zarr-python."""
+"""Consolidated metadata that is outdated or damaged, or that zarr-python reads."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Exact upper bounds on the requests and round trips of finding and opening stores and groups."""
+"""Limits on the requests and round trips needed to find and open stores and groups."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_failing_request_is_sent_at_most_five_times(s3_server):
 def test_groups_from_every_netcdf_c_release_are_identical_on_s3_and_disk(
     s3_server, tmp_path, release
 ):
-    """Some parent groups store their dimensions in objects that only a listing shows."""
+    """Some groups store their dimensions in objects that can be found only by listing."""
     folder = write_vintage(tmp_path / "store", sample(release), release)
     objects = {f"store/{key}": data for key, data in read_objects(folder).items()}
     s3_server.restore(objects)
