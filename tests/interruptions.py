@@ -1,4 +1,4 @@
-"""Interrupt writes at any point, and compare the store with its old and its new state."""
+"""Interrupt writes at any point, and compare the store with its states before and after them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class InterruptedMapping(MutableMapping[str, bytes]):
 
 @dataclass(frozen=True, eq=False)
 class Write:
-    """A call of `to_nczarr`, and the dataset in the store before and after it."""
+    """A call of `to_nczarr`, and the datasets in the store before and after this call."""
 
     dataset: xr.Dataset
     after: xr.Dataset
@@ -61,17 +61,21 @@ class Write:
     options: dict[str, Any] = field(default_factory=dict)
 
     def run(self, target: Any, **options: Any) -> None:
-        """Write the dataset."""
+        """Write the dataset to a target."""
         to_nczarr(self.dataset, target, **{**self.options, **options})
 
     def rerun(self, target: Any, left: xr.Dataset | None, **options: Any) -> None:
-        """Write again; the write may be rejected only if `left` is the dataset after it."""
+        """Repeat the write after it was interrupted.
+
+        `left` is the dataset in the store after the interruption. The repeated write may be
+        rejected only if `left` already equals the new dataset.
+        """
         finished = is_identical(left, self.after)
         with suppress(*((ConflictError, FileExistsError) if finished else ())):
             self.run(target, **options)
 
     def check(self, left: xr.Dataset | None) -> None:
-        """Check that a dataset, or None for a missing store, is the old or the new state."""
+        """Check that the dataset `left`, or None for no store, is the old or the new state."""
         if left is None:
             assert self.before is None
         else:
@@ -88,7 +92,7 @@ def read_or_none(target: Any, **options: Any) -> xr.Dataset | None:
 
 
 def is_identical(one: xr.Dataset | None, other: xr.Dataset | None) -> bool:
-    """Return whether two datasets are identical; a missing dataset equals nothing."""
+    """Return whether two datasets are identical. Return False if one of them is None."""
     return one is not None and other is not None and one.identical(other)
 
 

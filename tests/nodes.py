@@ -44,10 +44,10 @@ def chunked_array(
     target: Any = None,
     **options: Any,
 ) -> ChunkedArray:
-    """Write an array with the path ``/v``, and return it. Partial chunks are padded with zeros.
+    """Write an array with the path ``/v``, and return it.
 
-    `encode` encodes each chunk. The default `target` is a new mapping. `options` are those of
-    `ReadOptions`.
+    Partial chunks are padded with zeros. `encode` encodes each chunk. The default `target` is a new
+    mapping. `options` are the arguments of `ReadOptions`.
     """
     node = ArrayNode(
         path="/v",

@@ -23,10 +23,10 @@ pickle.dump(function(*arguments), sys.stdout.buffer)
 
 
 def in_a_new_interpreter(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a module in a new interpreter and return its result.
+    """Call a module-level function in a new interpreter, and return its result.
 
-    A fork of the test process would inherit the locks of threads that earlier tests and their
-    libraries have left, and could wait for them forever.
+    A fork of the test process would inherit locks. Threads that earlier tests left behind may hold
+    these locks, so the fork could wait for them forever.
     """
     command = [sys.executable, "-c", _CALL]
     with subprocess.Popen(
@@ -46,7 +46,7 @@ def in_a_new_interpreter(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def in_a_child(method: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a forked or spawned child and return its result."""
+    """Call a function in a forked or spawned child process, and return its result."""
     with multiprocessing.get_context(method).Pool(1) as pool:
         return pool.apply_async(function, arguments).get(_SECONDS)
 

@@ -24,18 +24,21 @@ RAW: dict[str, Any] = {
 
 
 def read(target: Any, way: Any = "eager", **options: Any) -> xr.Dataset:
-    """Return the dataset, loaded eagerly, by threaded dask, or by the workers of client `way`."""
+    """Return the dataset with all values loaded.
+
+    `way` is "eager", the name of a dask scheduler, or a client whose workers load the values.
+    """
     return load(xr.open_dataset(target, engine="nczarr", **chunked(way), **options), way)
 
 
 def read_groups(target: Any, way: Any = "eager", **options: Any) -> dict[str, xr.Dataset]:
-    """Return all groups by path, loaded as in `read`."""
+    """Return all groups by path, with values loaded in the same ways as by `read`."""
     opened = xr.open_groups(target, engine="nczarr", **chunked(way), **options)
     return {path: load(dataset, way) for path, dataset in opened.items()}
 
 
 def peak_memory(work: Callable[[], object]) -> int:
-    """Return the peak number of bytes that `work` and its result occupy."""
+    """Return the peak number of bytes that Python allocates while `work` runs."""
     tracemalloc.start()
     try:
         work()
@@ -45,12 +48,12 @@ def peak_memory(work: Callable[[], object]) -> int:
 
 
 def chunked(way: Any) -> dict[str, Any]:
-    """Return the option that makes xarray use dask, or no option for eager reading."""
+    """Return the argument that makes xarray use dask, or no argument for eager reading."""
     return {} if way == "eager" else {"chunks": {}}
 
 
 def load(dataset: xr.Dataset, way: Any) -> xr.Dataset:
-    """Return the dataset with its values loaded from the store in the given way."""
+    """Return the dataset with its values loaded. For `way`, see `read`."""
     if way == "eager":
         return dataset.load()
     assert all(
@@ -60,7 +63,7 @@ def load(dataset: xr.Dataset, way: Any) -> xr.Dataset:
 
 
 def assert_reads_as(result: Mapping[str, xr.Dataset], expected: Group) -> None:
-    """Compare groups that were opened with `RAW` with the content of the store."""
+    """Check that groups opened with the options `RAW` equal the content of the store."""
     groups = dict(expected.walk())
     assert set(result) == set(groups)
     unlimited = {
@@ -80,14 +83,14 @@ def assert_reads_as(result: Mapping[str, xr.Dataset], expected: Group) -> None:
 
 
 def assert_variable(result: xr.DataArray, expected: Var, place: str) -> None:
-    """Compare dimensions, dtype, values, and attributes with their types."""
+    """Check that dimensions, dtype, values and attributes are equal, including attribute types."""
     assert result.dims == tuple(name.rpartition("/")[2] for name in expected.dims), place
     assert_values(result.values, np.asarray(expected.values), place)
     assert_attributes(result.attrs, expected.attrs, place)
 
 
 def assert_values(result: np.ndarray, expected: np.ndarray, place: str) -> None:
-    """Compare values exactly (NaN equals NaN), and dtypes except for their byte order."""
+    """Check that values are equal, including NaN, and that dtypes differ at most in byte order."""
     assert result.shape == expected.shape, place
     if expected.dtype.kind in "OU":
         assert result.dtype.kind in "OUT", place
@@ -100,7 +103,7 @@ def assert_values(result: np.ndarray, expected: np.ndarray, place: str) -> None:
 
 
 def assert_attributes(result: Mapping[Any, Any], expected: Mapping[str, Any], place: str) -> None:
-    """Compare the names, types and exact values of attributes."""
+    """Check that attributes have equal names, types and exact values."""
     assert set(result) == set(expected), place
     for name, value in expected.items():
         original, where = result[name], f"{place}@{name}"

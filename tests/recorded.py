@@ -13,7 +13,7 @@ _FOLDER = Path(__file__).parent / "fixtures" / "v3_draft"
 
 
 def recorded_store(name: str) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Return the objects by key, and the values of each array as its program read them."""
+    """Return the objects of a recorded store by key, and the values that its writer read back."""
     document = json.loads((_FOLDER / name).read_bytes())
     objects = {key: base64.b64decode(data) for key, data in document["keys"].items()}
     return objects, document["values"]

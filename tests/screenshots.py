@@ -1,7 +1,7 @@
 """Render the images of the documentation: ``python -m tests.screenshots``.
 
-Representations are drawn by headless Chromium, the notebooks' plots by matplotlib.
-``python -m tests.screenshots pages docs/_build`` draws every built page, for inspection.
+Headless Chromium renders the HTML representations, and matplotlib draws the plots of the notebooks.
+``python -m tests.screenshots pages docs/_build`` renders every built page for inspection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def draw_pages(built: Path, folder: Path) -> None:
 
 
 def climate(folder: Path) -> str:
-    """Write the store that the images show, in which some chunks are missing."""
+    """Write the store that the images show. Some of its chunks are missing."""
     rng = np.random.default_rng(0)
     smooth = rng.normal(size=(40, 90, 180)).cumsum(-1).astype("f4").round(1)
     dims, attributes = ("time", "lat", "lon"), {"units": "K", "long_name": "air temperature at 2 m"}
@@ -102,7 +102,7 @@ def draw(name: str, figure: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Replace all images, or draw all pages."""
+    """Replace all images of the documentation, or render all its built pages."""
     if arguments[:1] == ["pages"]:
         folder = Path(tempfile.mkdtemp(prefix="pages-"))
         draw_pages(Path(arguments[1]), folder)

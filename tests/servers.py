@@ -54,7 +54,7 @@ LOGIN_PAGE = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>L
 
 
 class Request(NamedTuple):
-    """A request: the path as sent, the Range header and all headers."""
+    """A request, with its path as sent, its Range header and all its headers."""
 
     method: str
     path: str
@@ -64,7 +64,7 @@ class Request(NamedTuple):
 
 @dataclass
 class Fault:
-    """A fault that skips `after` requests for `path` and then occurs `times` times."""
+    """A fault of requests for `path`. It skips `after` requests, and then occurs `times` times."""
 
     kind: FaultKind
     path: str = "*"
@@ -94,11 +94,11 @@ _TASKS = Path("/proc/self/task")
 
 
 class Batches:
-    """Hold requests until no more arrive, then respond to all of them: a batch.
+    """A context that holds requests until no more arrive, and then responds to all of them.
 
-    `count` is the number of round trips that a client with unlimited connections waits for. The
-    client runs in this process; a batch is complete when all other threads sleep. The client needs
-    the options `PATIENT`.
+    Requests that are answered together are a batch. The number of batches, `count`, is the number
+    of round trips for which a client with unlimited connections waits. The client must run in this
+    process, and needs the options `PATIENT`. A batch is complete when all other threads sleep.
     """
 
     ticks, tick_seconds, idle_seconds = 4 if _TASKS.exists() else 40, 0.005, 0.0005
@@ -110,7 +110,7 @@ class Batches:
         self._changed = threading.Condition()
 
     def enter(self, request: Request) -> None:
-        """Wait until the server responds to the batch of the request."""
+        """Wait until the server responds to the batch to which the request belongs."""
         with self._changed:
             self.requests.append(request)
             self._events += 1
@@ -131,20 +131,20 @@ class Batches:
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """Count a sent response."""
+        """Record that a response was sent."""
         with self._changed:
             self._events += 1
             self._answering -= 1
 
 
 def _ignored_threads() -> set[str]:
-    """Return the identifiers of the threads of a distributed cluster."""
+    """Return the identifiers of threads that belong to a distributed cluster."""
     names = ("IO loop", "Profile", "AsyncProcess")
     return {str(item.native_id) for item in threading.enumerate() if item.name.startswith(names)}
 
 
 def _seconds_used(ignored: set[str]) -> float:
-    """Return the processor time of the other threads of this process."""
+    """Return the processor time of this process, except for this thread and ignored threads."""
     nanoseconds = 0
     for thread in ignored:
         with suppress(OSError):  # the thread has ended, or there is no schedstat
@@ -155,7 +155,7 @@ def _seconds_used(ignored: set[str]) -> float:
 def _is_any_awake(ignored: set[str]) -> bool:
     """Return whether another thread of this process runs, or waits for a processor or disk.
 
-    Only Linux reports this.
+    Return False on systems other than Linux, which do not report this.
     """
     own = str(threading.get_native_id())
     for task in _TASKS.iterdir() if _TASKS.exists() else ():
@@ -167,7 +167,7 @@ def _is_any_awake(ignored: set[str]) -> bool:
 
 
 class _Counted:
-    """A log of requests, with the largest number of concurrent requests."""
+    """A log of requests, with the largest number of requests that were in flight together."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -191,9 +191,9 @@ class _Counted:
 
     @contextmanager
     def _counting(self, request: Request) -> Iterator[ExitStack]:
-        """Log a request to which the block responds, and add it to its batch.
+        """Log a request, and add it to its batch. The block responds to the request.
 
-        The request is in flight until the block ends, or until it closes the yielded stack.
+        The request is in flight until the block ends, or until the block closes the yielded stack.
         """
         batches = self._batches
         with self._mutex:
@@ -218,7 +218,7 @@ class _Counted:
 
     @contextmanager
     def batches(self) -> Iterator[Batches]:
-        """Count the requests and round trips of the block."""
+        """Count the requests and round trips while the block runs."""
         self._batches = Batches()
         try:
             yield self._batches
@@ -228,7 +228,7 @@ class _Counted:
 
 @contextmanager
 def at_most(server: _Counted, requests: int, rounds: int) -> Iterator[Batches]:
-    """Check that the block takes at most this many requests and batches."""
+    """Check that the block sends at most this many requests, in at most `rounds` batches."""
     with server.batches() as batches:
         yield batches
     shown = "\n".join(f"{item.method} {item.path}" for item in batches.requests)
@@ -242,10 +242,10 @@ def list_requests(batches: Batches) -> list[str]:
 
 
 class HttpServer(_Counted):
-    """A threaded HTTP/1.1 server for a directory (GET and HEAD, ranges, keep-alive).
+    """A threaded HTTP/1.1 server for a directory, which supports GET, HEAD, ranges and keep-alive.
 
-    The response for missing files and directories is 404, or 200 with the page `fallback`.
-    If `token` is set, the response for requests without it is 401.
+    The response for missing files and directories has status 404, or 200 and the page `fallback`.
+    If `token` is set, the response to requests without this token has status 401.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
@@ -276,7 +276,7 @@ class HttpServer(_Counted):
         self._thread.join()
 
     def fault(self, kind: FaultKind, **options: Any) -> Fault:
-        """Add a fault; the first one that applies to a request is used."""
+        """Add a fault. If several faults apply to a request, the first one is used."""
         fault = Fault(kind, **options)
         self.faults.append(fault)
         return fault
@@ -423,7 +423,8 @@ class _Handler(BaseHTTPRequestHandler):
 class IndexServer(_Counted):
     """Python's own web server, which lists directories as ``python -m http.server`` does.
 
-    With `hidden`, it serves pages like nginx, without names that begin with a dot.
+    With `hidden`, its index pages have the form of nginx's pages, which omit names that begin with
+    a dot.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, hidden: bool = False) -> None:
@@ -477,7 +478,7 @@ def _nginx_index(path: str, folder: str) -> bytes:
 
 
 def _bounds(header: str | None, size: int) -> tuple[int, int] | None:
-    """Return the half-open interval of a Range header, or None without one."""
+    """Return the half-open interval of a Range header, or None if there is no header."""
     match = re.fullmatch(r"bytes=(\d*)-(\d*)", header or "")
     if match is None:
         return None
@@ -488,7 +489,7 @@ def _bounds(header: str | None, size: int) -> tuple[int, int] | None:
 
 
 class S3Server(_Counted):
-    """moto's S3 server in this process, with a bucket and the options for fsspec."""
+    """moto's S3 server in this process, with a bucket, and with storage options for fsspec."""
 
     bucket = "bucket"
     region = "us-east-1"
@@ -542,7 +543,7 @@ class S3Server(_Counted):
         return counted
 
     def _damaged(self, application: Any, environ: Any, start_response: Any, kind: str) -> bytes:
-        """Respond as specified by `FaultKind`, or close the connection."""
+        """Respond with the fault `kind`, as described by `FaultKind`, or close the connection."""
         if kind == "reset":
             # Werkzeug itself would keep the connection and wait for the next request.
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
@@ -592,19 +593,19 @@ class S3Server(_Counted):
         self._thread.join()
 
     def reset(self) -> None:
-        """Empty the server, recreate the bucket, and forget requests and faults."""
+        """Remove all objects, create the bucket again, and forget requests and faults."""
         self.fail = None
         self.restore({})
         self.clear()
 
     def objects(self) -> dict[str, bytes]:
-        """Return the objects of the bucket, without a request."""
+        """Return the objects in the bucket without sending a request."""
         return {
             key: value.value for key, value in self._backend().buckets[self.bucket].keys.items()
         }
 
     def restore(self, objects: Mapping[str, bytes]) -> None:
-        """Replace the content of the bucket with these objects, without a request."""
+        """Replace the content of the bucket with these objects without sending a request."""
         backend = self._backend()
         backend.reset()
         backend.create_bucket(self.bucket, self.region)
@@ -628,7 +629,7 @@ class S3Server(_Counted):
         )
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object without going through the code under test."""
+        """Store an object without using the code under test."""
         self._client().put_object(Bucket=self.bucket, Key=key, Body=data)
 
     def upload(self, folder: str | os.PathLike[str], prefix: str) -> str:

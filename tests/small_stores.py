@@ -18,7 +18,7 @@ from xr_nczarr import to_nczarr
 def plain_objects(
     name: str = "a", dimension: str = "x", shape: Iterable[int] = (2,), **attributes: Any
 ) -> dict[str, bytes]:
-    """Return the objects of a plain Zarr v2 group with an array of doubles, 1 and 2."""
+    """Return the objects of a plain Zarr v2 group with an array of the doubles 1 and 2."""
     shape = [*shape]
     documents = {
         ".zgroup": {"zarr_format": 2},
@@ -37,7 +37,10 @@ def one_array(
     *,
     nczarr: bool = True,
 ) -> Path:
-    """Write a store with the variable ``v``, annotated as by netcdf-c 4.10 if `nczarr` is set."""
+    """Write a store with the variable ``v``.
+
+    If `nczarr` is true, the store has the annotations of netcdf-c 4.10.
+    """
     names = [f"d{axis}" for axis in range(len(zarray["shape"]))]
     sizes = dict(zip(names, zarray["shape"], strict=True))
     own: dict[str, Any] = {"_ARRAY_DIMENSIONS": names}
@@ -53,7 +56,7 @@ def one_array(
 
 
 def store_with_good_array(path: Path, **broken: dict[str, Any]) -> Path:
-    """Write a plain Zarr group with the array ``good`` and other arrays."""
+    """Write a plain Zarr group with the array ``good`` and the arrays `broken`."""
     documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
     for name, document in {"good": array_document((2,)), **broken}.items():
         documents[f"{name}/.zarray"] = document
@@ -63,7 +66,7 @@ def store_with_good_array(path: Path, **broken: dict[str, Any]) -> Path:
 
 
 def netcdf_c_store(path: Path, values: np.ndarray) -> Path:
-    """Write a store with the variable ``t`` along ``x`` by netcdf-c."""
+    """Write a store with netcdf-c, in which the variable ``t`` has the dimension ``x``."""
     with netCDF4.Dataset(file_url(path), "w") as file:
         file.createDimension("x", len(values))
         file.createVariable("t", "f8", ("x",))[:] = values
@@ -71,7 +74,7 @@ def netcdf_c_store(path: Path, values: np.ndarray) -> Path:
 
 
 def objects_without_some_chunks() -> dict[str, bytes]:
-    """Return a store of ``v`` and ``w``, of which two of four chunks of ``v`` are missing."""
+    """Return a store of ``v`` and ``w``. Two of the four chunks of ``v`` are missing."""
     dataset = xr.Dataset({"v": ("x", np.arange(40.0)), "w": ("x", np.arange(40.0))})
     objects: dict[str, bytes] = {}
     to_nczarr(dataset, objects, encoding={name: {"chunks": (10,)} for name in "vw"})

@@ -1,8 +1,8 @@
-"""Write stores with every writer and NCZarr layout, and return their content as plain values.
+"""Write stores with every writer and in every NCZarr layout, and return their content.
 
-netcdf-c, ncgen, zarr-python and xarray write their own layouts. Layouts that no installed program
-still writes are written by hand from the table `VINTAGES`. All functions that write a store
-create its directory.
+netcdf-c, ncgen, zarr-python and xarray write stores in their own layouts. Layouts that no installed
+program still writes are written by hand, as described by the table `VINTAGES`. All functions that
+write a store create its directory.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 
 class Size(int):
-    """The size of an unlimited dimension; the size of a fixed dimension is a plain int."""
+    """The size of an unlimited dimension. The size of a fixed dimension is a plain int."""
 
 
 @dataclass
 class Var:
-    """A variable: dimensions by fully qualified name, and the values that a reader returns.
+    """A variable, with its values and with the full names of its dimensions.
 
-    `fill` pads chunks and is written to `.zarray`; characters are ``S1`` arrays,
-    strings arrays of ``object``.
+    `values` are the values that a reader returns: arrays of ``S1`` for characters, and of
+    ``object`` for strings. `fill` pads chunks and is written to `.zarray`.
     """
 
     dims: tuple[str, ...]
@@ -54,7 +54,10 @@ class Var:
 
 @dataclass
 class Group:
-    """A group: sizes of its own dimensions, variables, attributes and groups by name."""
+    """A group, with the sizes of its own dimensions, and with its attributes.
+
+    Variables and child groups are mapped by name.
+    """
 
     dims: dict[str, int] = field(default_factory=dict)
     variables: dict[str, Var] = field(default_factory=dict)
@@ -74,7 +77,7 @@ def file_url(path: Path, mode: str = "nczarr") -> str:
 
 
 def put(path: Path, documents: Mapping[str, Any]) -> Path:
-    """Write keys; values that are not bytes or text become JSON."""
+    """Write documents under their keys. Values other than bytes and text are written as JSON."""
     for key, value in documents.items():
         target = path / key
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -84,12 +87,12 @@ def put(path: Path, documents: Mapping[str, Any]) -> Path:
 
 
 def read_objects(folder: str | os.PathLike[str]) -> dict[str, bytes]:
-    """Return the bytes of each file in a folder by key."""
+    """Return the content of each file in a folder by key."""
     return {key: Path(file).read_bytes() for key, file in files_below(folder)}
 
 
 def files_below(folder: str | os.PathLike[str]) -> Iterator[tuple[str, str]]:
-    """Yield (key, path) of each file in a folder."""
+    """Yield the key and the path of each file in a folder."""
     root = os.fspath(folder)
     for parent, _, names in os.walk(root):
         for name in names:
@@ -104,7 +107,10 @@ def write_zip(
     prefix: str = "",
     compression: int = zipfile.ZIP_STORED,
 ) -> Any:
-    """Write a zip file, by path or to an open file, and return `target`."""
+    """Write a zip file, and return `target`.
+
+    `target` is a path or an open file. All keys are in the folder `prefix`, if it is passed.
+    """
     with zipfile.ZipFile(target, "w", compression) as file:
         for key, data in objects.items():
             file.writestr(prefix + key, data)
@@ -112,14 +118,17 @@ def write_zip(
 
 
 def array_document(shape: Iterable[int], dtype: Any = "<i4", **members: Any) -> dict[str, Any]:
-    """Return the `.zarray` of one uncompressed chunk, with `members` replaced or added."""
+    """Return the content of a `.zarray` for an array of one uncompressed chunk.
+
+    `members` replaces or adds members.
+    """
     document = {"zarr_format": 2, "shape": [*shape], "dtype": dtype, "chunks": [*shape]}
     document |= {"fill_value": None, "order": "C", "compressor": None, "filters": None}
     return document | members
 
 
 def write_consolidated(path: Path, sizes: Mapping[str, int]) -> str:
-    """Write only the consolidated metadata of arrays of given sizes, with chunks of 10 numbers."""
+    """Write only consolidated metadata, for arrays of these sizes with chunks of 10 numbers."""
     documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
     for name, size in sizes.items():
         group = name.rpartition("/")[0]
@@ -140,7 +149,7 @@ def shuffled(data: bytes, size: int) -> bytes:
 
 
 def encoded(data: bytes, codecs: Iterable[Mapping[str, Any]], size: int) -> bytes:
-    """Encode with netcdf-c's filters; its shuffle uses the item size, not the parameter."""
+    """Encode with netcdf-c's filters. The shuffle filter uses `size` instead of its parameter."""
     for codec in codecs:
         if codec["id"] == "shuffle":
             data = shuffled(data, size)
@@ -151,12 +160,16 @@ def encoded(data: bytes, codecs: Iterable[Mapping[str, Any]], size: int) -> byte
     return data
 
 
-# ---- by hand: the vintages
+# ---- by hand: the layouts of old releases
 
 
 @dataclass(frozen=True)
 class Vintage:
-    """The annotations of one release, which groups and arrays store at `place`."""
+    """The form of the annotations that one release of netcdf-c writes.
+
+    `place` is where groups and arrays store them: in separate objects, in members of their
+    documents, or in attributes.
+    """
 
     place: Literal["objects", "members", "attributes"]
     names: tuple[str, str, str, str]
@@ -192,11 +205,11 @@ _NC_TYPES = {kind: number for number, kind in enumerate(_NETCDF_TYPES, 1)}
 
 
 class Bare(str):
-    """Text that is written to JSON without quotes."""
+    """Text that is written into JSON documents without quotes."""
 
 
 def spell(value: Any, quoted_nan: bool = True) -> str:
-    """Return JSON in netcdf-c's notation."""
+    """Return a value as JSON text in netcdf-c's notation."""
     if isinstance(value, Bare):
         return str(value)
     if isinstance(value, dict):
@@ -211,12 +224,12 @@ def spell(value: Any, quoted_nan: bool = True) -> str:
 
 
 def _is_json_like(text: str) -> bool:
-    # The texts in these tests that netcdf-c's lenient parser accepts as JSON.
+    # These are the texts in the tests that netcdf-c's lenient parser accepts as JSON.
     return text[:1] in tuple("0123456789+-[{") or text in ("nan", "TRUE")
 
 
 def _attribute(value: Any, vintage: Vintage) -> tuple[Any, str]:
-    """Return the JSON and the recorded type of an attribute."""
+    """Return an attribute as JSON, and the type that is recorded for it."""
     numbered = vintage.place == "objects"
     if isinstance(value, str):
         bare = vintage.bare_text and _is_json_like(value)
@@ -258,7 +271,7 @@ def write_vintage(path: Path, content: Group, release: str) -> Path:
 
 
 def _group_notes(group: Group, is_root: bool, vintage: Vintage, release: str) -> dict[str, Any]:
-    """Return the annotations of a group, with the root's superblock first."""
+    """Return the annotations of a group. For the root, the superblock comes first."""
     notes: dict[str, Any] = {vintage.names[0]: {"version": "2.0.0"}} if is_root else {}
     if is_root and vintage.place == "objects":
         notes[vintage.names[0]] = {"zarr_format": 2, "nczarr_version": "1.0.0"}
@@ -276,7 +289,7 @@ def _group_notes(group: Group, is_root: bool, vintage: Vintage, release: str) ->
 def _node(
     key: str, document: dict, attrs: dict, notes: dict[str, Any], vintage: Vintage
 ) -> dict[str, Any]:
-    """Return the documents of a node, with its annotations where the vintage stores them."""
+    """Return the documents of a node. They contain its annotations in the place of the vintage."""
     prefix = key[: key.rindex("/") + 1] if "/" in key else ""
     spelled = {name: _attribute(value, vintage) for name, value in attrs.items()}
     values = {name: value for name, (value, _) in spelled.items()}
@@ -299,7 +312,7 @@ def _node(
 
 
 def _array(variable: Var, vintage: Vintage, release: str) -> tuple[dict, dict, dict[str, bytes]]:
-    """Return the `.zarray`, the inner annotation and the chunks of a variable."""
+    """Return the `.zarray` of a variable, its annotation, and its chunks."""
     values = variable.values
     scalar = values.ndim == 0
     type_name, stored = values.dtype.str.replace("|", "<"), values
@@ -343,7 +356,7 @@ def _chunks(values: np.ndarray, shape: tuple[int, ...], fill: Any) -> dict[str, 
 
 
 def sample(release: str) -> Group:
-    """Return a group with everything that a release could store."""
+    """Return a group with all kinds of content that a release can store."""
     vintage = VINTAGES[release]
     texts = {"title": "a title", "accent": 'é \\ "q"', "empty": "", "two": "line\nfeed\ttab"}
     texts |= {"t001": "001", "tjson": '{"a": 1}', "tlist": "[0.,0.,1.]", "tnan": "nan"}
@@ -400,7 +413,7 @@ COMPRESSIONS: dict[str, dict[str, Any]] = {
 
 
 def write_netcdf_c(path: Path, mode: str = "nczarr") -> Path:
-    """Write a store with everything that netcdf-c 4.10 can store in this mode."""
+    """Write a store with all kinds of content that netcdf-c 4.10 can store in this mode."""
     annotated = mode.startswith("nczarr") and "noxarray" not in mode
     with netCDF4.Dataset(file_url(path, mode), "w") as root:
         _write_attributes(root, annotated)
@@ -506,7 +519,7 @@ has_ncgen = shutil.which("ncgen") is not None
 
 @dataclass
 class Stored:
-    """An array and the options with which zarr-python stores it."""
+    """An array, and the options with which zarr-python stores it."""
 
     values: np.ndarray
     options: dict[str, Any] = field(default_factory=dict)
@@ -562,7 +575,7 @@ ZARR_ARRAYS = {
 
 
 def write_with_zarr_python(path: Path) -> Path:
-    """Write a plain Zarr v2 group with every dtype and codec, each with partial edge chunks."""
+    """Write a plain Zarr v2 group with every dtype, every codec, and partial edge chunks."""
     group = zarr.open_group(path, mode="w", zarr_format=2, attributes={"title": "plain"})
     for name, stored in ZARR_ARRAYS.items():
         values, options = stored.values, stored.options

@@ -84,7 +84,7 @@ def tree_of(path):
 
 
 def imports(path):
-    """Yield the name of every import: at the top, within functions, and by `import_module`."""
+    """Yield the name of every import, including imports within functions and by `import_module`."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -98,7 +98,10 @@ def imports(path):
 
 
 def called(path, name):
-    """Yield the imports made by a call; an `__init__` can look up its names in a table."""
+    """Yield the modules that a call of `import_module` can import.
+
+    If the argument is not a constant, the file must be an `__init__.py` with a table of modules.
+    """
     if isinstance(name, ast.Constant):
         yield name.value
         return
@@ -109,7 +112,10 @@ def called(path, name):
 
 
 def layers_in(name):
-    """Return the layers that an imported name belongs to, also through an `__init__`."""
+    """Return the layers to which an imported name belongs.
+
+    A name that an `__init__.py` re-exports also belongs to the layer that defines it.
+    """
     package, *parts = name.split(".")
     if package != "xr_nczarr":
         return set()
@@ -281,7 +287,7 @@ def test_layer_table_lists_every_layer():
 
 
 def table_of(heading):
-    """Return the rows of the table below a heading of the page, without its header."""
+    """Return the rows of the table below a heading of the page, without the header row."""
     section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     cells = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in rows[2:]]

@@ -1,13 +1,13 @@
 """Every code block of the documentation runs and prints the output on the page.
 
-Blocks of a page run one after another, in one namespace and one new directory:
+The blocks of a page run one after another, in one namespace and one new directory:
 
-- ``python`` is executed; a ``text`` block directly after it is its output,
-- ``console`` has lines of ``$ nczarr …`` (or another command), each with its output,
-- ``sh`` changes the machine, and is not run.
+- ``python`` blocks are executed. A ``text`` block directly after one contains its output.
+- ``console`` blocks contain lines of ``$ nczarr …`` or another command, each with its output.
+- ``sh`` blocks would change the machine, and are not run.
 
-Outputs are compared like doctests, with ``...`` for anything. Servers that run here replace the
-example addresses of a page: see `addresses`.
+Outputs are compared as in doctests, in which ``...`` matches anything. Local servers replace the
+example addresses of a page: see the fixture `places`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def blocks(text: str) -> Iterator[tuple[str, str, str, int]]:
-    """Yield the kind of each block that runs, its code, its output and its line."""
+    """Yield the kind, code, output and line number of each block that is run."""
     result = list(BLOCK.finditer(text))
     for at, block in enumerate(result):
         kind, code = block.groups()
@@ -67,7 +67,10 @@ def check_output(expected: str, result: str, where: str) -> None:
 
 
 def run_command(line: str) -> str:
-    """Return the output of a command; ``nczarr`` runs in this process unless it needs a shell."""
+    """Return the output of a command.
+
+    ``nczarr`` runs in this process, unless the line needs a shell.
+    """
     words = shlex.split(line)
     if words[0] == "nczarr" and not set(line) & set("|>;"):
         printed = io.StringIO()
@@ -109,7 +112,10 @@ def _set_variables(variables: dict[str, str]) -> None:
 
 @pytest.fixture
 def places(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Return a function that starts the servers of a page and maps its addresses to theirs."""
+    """Return a function that starts the servers that a page needs.
+
+    The function maps the example addresses on the page to the addresses of these servers.
+    """
 
     def found(text: str) -> dict[str, str]:
         places: dict[str, str] = {}

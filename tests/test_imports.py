@@ -1,4 +1,4 @@
-"""The imports of a new process, and the accessor ``ds.nczarr`` after any order of imports."""
+"""The modules that a new process imports, and the accessor after any order of imports."""
 
 import json
 import os
@@ -162,7 +162,7 @@ def test_importing_xr_nczarr_makes_references_module_available():
 
 @pytest.mark.parametrize("module", ["xr_nczarr", "xr_nczarr.backend.entrypoint"])
 def test_importing_engine_does_not_import_reading_layers(module):
-    """xarray imports the entry points of all engines, whichever one is used."""
+    """xarray imports the entry points of all engines, no matter which engine is used."""
     layers = {f"xr_nczarr.{name}" for name in ("storage", "chunks", "hierarchy", "references")}
     code = f"import sys, xarray, {module}; print(*({layers} & sys.modules.keys()))"
     assert output_of(code).strip() == ""

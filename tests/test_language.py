@@ -16,14 +16,14 @@ VAGUE_LIMIT = re.compile(
 
 @functools.cache
 def nodes_of(folder):
-    """Return (path, node) of all nodes in the files of a folder."""
+    """Return the path and the node of every node in the Python files of a folder."""
     files = sorted((ROOT / folder).rglob("*.py"))
     trees = [(str(file.relative_to(ROOT)), ast.parse(file.read_text("utf-8"))) for file in files]
     return [(path, node) for path, tree in trees for node in ast.walk(tree)]
 
 
 def places(kinds, is_avoided, *folders):
-    """Return the path and line of each node of these kinds for which `is_avoided` is true."""
+    """Return the path and line of each node of these kinds that should be avoided."""
     return [
         f"{path}:{getattr(node, 'lineno', 1)}"
         for folder in folders

@@ -1,4 +1,4 @@
-"""Repairs of metadata are logged or shown; reading logs missing chunks and retries."""
+"""Repairs of metadata, missing chunks and retries are logged or shown."""
 
 import logging
 

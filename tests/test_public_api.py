@@ -1,4 +1,4 @@
-"""The public names and signatures. A change here changes the interface for users."""
+"""The public names and signatures. A change to them changes the interface for users."""
 
 import dataclasses
 import doctest
@@ -33,7 +33,7 @@ def signatures() -> Iterator[str]:
 
 
 def described(name: str, value: Any) -> Iterator[str]:
-    """Yield the lines for one public name, and for the public methods of a class."""
+    """Yield a line for a public name, and for each public method if it is a class."""
     if inspect.ismodule(value):
         yield f"module {name}"
     elif inspect.isfunction(value):

@@ -1,4 +1,4 @@
-"""Each row of the table in regressions.md has a test, and each number above a test has a row."""
+"""Each row of regressions.md has a test, and each number above a test has a row."""
 
 import re
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Simulate Windows in a process on Linux: see `become_windows`.
 
-The simulation enforces the documented rules of Microsoft and Python for files: paths of `ntpath`,
-names that are invalid or equivalent to others, open files that cannot be removed, and no calls that
-only POSIX has.
+The simulation follows the rules for files that Microsoft and Python document. It uses the paths of
+`ntpath`. Some names are invalid or equivalent to other names, open files cannot be removed, and
+calls that only POSIX has are absent.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _readlink, _lseek = os.readlink, os.lseek
 
 
 def on_windows(drive: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a test module's function in a process that simulates Windows."""
+    """Call a module-level function in a process that simulates Windows, and return its result."""
     name = function.__module__, function.__qualname__
     return in_a_new_interpreter(_call_on_windows, str(drive), name, arguments)
 
@@ -68,9 +68,10 @@ def _call_on_windows(drive: str, name: tuple[str, str], arguments: tuple[Any, ..
 
 
 def take_away(*names: str) -> None:
-    """Remove modules, names of `os` and functions of the C library, as on other systems.
+    """Remove modules, members of `os` and functions of the C library that some systems lack.
 
-    The package must be imported later; all other modules that need them are imported here.
+    The package must be imported only after this call. Other modules that need what is removed are
+    imported above.
     """
     assert not any(name.partition(".")[0] == "xr_nczarr" for name in sys.modules)
     _load_library = ctypes.CDLL
@@ -95,10 +96,10 @@ def take_away(*names: str) -> None:
 
 
 def become_windows(drive: str) -> None:
-    r"""Irreversibly make this process use the folder `drive` as ``C:\``, without POSIX calls.
+    r"""Make this process, permanently, use the folder `drive` as ``C:\`` and no POSIX calls.
 
     Paths that begin with ``/`` remain Linux paths, because the interpreter and other libraries need
-    them. A test that accesses a share (``\\server\share``) fails.
+    them. A test that accesses a network share (``\\server\share``) fails.
     """
     disk = _Disk(drive)
     os.makedirs(f"{drive}/work", exist_ok=True)
@@ -213,7 +214,7 @@ class _Disk:
             fcntl.flock(self.turns, fcntl.LOCK_UN)
 
     def check_closed(self, path: str) -> None:
-        """Raise the error that Windows raises for an open file, or a folder with an open file."""
+        """Raise the error of Windows if a file is open, or if a folder contains an open file."""
         for process in _listdir(self.processes):
             try:
                 numbers = _listdir(f"/proc/{process}/fd")
@@ -269,7 +270,10 @@ def _error(number: int, path: str) -> OSError:
 
 
 def _msvcrt() -> types.ModuleType:
-    """Return a module with locks that belong to handles and end with the process, as on Windows."""
+    """Return a module with file locks, as on Windows.
+
+    A lock belongs to a handle, and ends when the process ends.
+    """
     module: Any = types.ModuleType("msvcrt")
     module.LK_UNLCK, module.LK_LOCK, module.LK_NBLCK = 0, 1, 2
 

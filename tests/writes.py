@@ -1,4 +1,4 @@
-"""Datasets and stores shared by the tests of several kinds of writes."""
+"""Datasets and stores that the tests of several kinds of writes share."""
 
 import numpy as np
 import pytest

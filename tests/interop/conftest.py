@@ -1,4 +1,4 @@
-"""Support for the marks in xarray's own test suites."""
+"""Support for the marks in xarray's test suites."""
 
 import pytest
 

@@ -1,8 +1,9 @@
-"""Measure which programs read which stores, for every layout and every type of content.
+"""Measure which programs can read which stores, for every layout and every type of content.
 
-``python -m tests.interop.readers`` measures and writes the table into the documentation;
-`test_reader_tables` measures again and compares. Other wheels of netCDF4 contain other releases
-of netCDF-C: ``NCZARR_NETCDF4`` lists the interpreters of environments with such a wheel.
+``python -m tests.interop.readers`` measures this and writes the tables into the documentation.
+`test_reader_tables` measures it again and compares the results. Each netCDF4 wheel contains one
+release of netCDF-C, so ``NCZARR_NETCDF4`` can list Python interpreters that have other wheels
+installed.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ EVERYTHING = "everything"
 
 
 def write(folder: Path, layout: str, content: str) -> tuple[Path, str]:
-    """Write one variable, and return the store and the variable's path in it."""
+    """Write a variable with this content, and return the paths of the store and the variable."""
     dims, values, encoding = CONTENTS[content]
     zarr_format, dialect = LAYOUTS[layout]
     is_text = content in ("strings", "characters", "non-ASCII characters")
@@ -105,7 +106,7 @@ def by_netcdf4(path: Path, name: str) -> Any:
 
 
 def by_netcdf4_of(python: str) -> Reader:
-    """Return a reader that runs the netCDF4 of another interpreter."""
+    """Return a reader that uses the netCDF4 of another Python interpreter."""
     program = """
 import sys, json, netCDF4, numpy
 with netCDF4.Dataset(sys.argv[1]) as root:
@@ -125,7 +126,7 @@ with netCDF4.Dataset(sys.argv[1]) as root:
 
 
 def by_ncdump(path: Path, name: str) -> Any:
-    """Return the numbers or strings in ncdump's CDL."""
+    """Return the numbers or strings in the CDL that ncdump prints."""
     cdl = run("ncdump", "-v", name or "v", f"file://{path}#mode=nczarr,file")
     data = re.search(r"\n +v = *(.*?) ;", cdl.partition("data:")[2], re.S)
     assert data is not None
@@ -204,10 +205,13 @@ for other in os.environ.get("NCZARR_NETCDF4", "").split():
 
 
 def verdict(reader: Reader, path: Path, name: str, expected: Any) -> str:
-    """Return ``right``, ``wrong`` or ``refused``."""
+    """Return ``right`` or ``wrong`` for the values that a reader returns.
+
+    Return ``refused`` if the reader raises an error.
+    """
     try:
         result = np.asarray(reader(path, name))
-    except Exception:  # a reader may raise anything
+    except Exception:  # readers raise errors of many classes
         return "refused"
     expected = np.asarray(expected)
     if result.dtype.kind in "OSUTV" or expected.dtype.kind in "OS":
@@ -224,7 +228,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def write_all(folder: Path) -> Stores:
-    """Write each content in each layout that can represent it."""
+    """Write each content in each layout that can represent the content."""
     stores: Stores = {}
     for number, (layout, content) in enumerate(itertools.product(LAYOUTS, CONTENTS)):
         with contextlib.suppress(NczarrError):
@@ -233,7 +237,7 @@ def write_all(folder: Path) -> Stores:
 
 
 def measured(reader: str, stores: Stores) -> list[str]:
-    """Return the rows of a reader's table, in which layouts with equal results share a row."""
+    """Return the rows of a reader's table. Layouts with equal results share a row."""
     function, _ = READERS[reader]
     read: dict[str, dict[str, str]] = {layout: {} for layout in LAYOUTS}
     for (layout, content), (path, name) in stores.items():
@@ -247,7 +251,7 @@ def measured(reader: str, stores: Stores) -> list[str]:
 
 
 def summary(verdicts: dict[str, str]) -> tuple[str, str]:
-    """Return two cells: the contents that are not read, and those that are read incorrectly."""
+    """Return two table cells: the contents that are not read, and those that are read wrongly."""
     if set(verdicts.values()) == {"refused"}:
         return EVERYTHING, NOTHING
     refused, wrong = (
@@ -270,7 +274,7 @@ def sections(page: str) -> dict[str, str]:
 
 
 def matrix(parts: dict[str, str]) -> str:
-    """Return the table of readers and layouts that summarizes the sections."""
+    """Return a table of readers and layouts that summarizes the sections of the page."""
     verdicts = {
         heading.removeprefix("## "): {
             layout: (refused, wrong)
@@ -304,7 +308,7 @@ def matrix(parts: dict[str, str]) -> str:
 
 
 def badge(refused: str, wrong: str) -> str:
-    """Return the colored word for the result of a reader and a layout."""
+    """Return the markup of a colored word that summarizes how a reader reads a layout."""
     if wrong != NOTHING:
         return "{bdg-danger}`some wrong`"
     words = {NOTHING: "{bdg-success}`all`", EVERYTHING: "{bdg-secondary}`none`"}
@@ -312,7 +316,7 @@ def badge(refused: str, wrong: str) -> str:
 
 
 def main() -> None:
-    """Write the measured sections into the page, between its two marks; keep the others."""
+    """Measure all installed readers, and replace their sections on the page."""
     page = PAGE.read_text()
     parts = sections(page)
     with tempfile.TemporaryDirectory() as folder:
@@ -330,7 +334,7 @@ def main() -> None:
 
 
 def with_parts(page: str, parts: dict[str, str]) -> str:
-    """Return the page with the sections and their summary between its two marks."""
+    """Return the page with these sections, and a summary of them, between its two marks."""
     begin, end = (page.index(mark) for mark in MARKS)
     ordered = {head: parts[head] for head in sorted(parts, key=str.casefold)}
     new = [MARKS[0], "\n\n", matrix(ordered), "\n", *ordered.values()]

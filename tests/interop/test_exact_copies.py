@@ -1,8 +1,9 @@
 """Copies are exact: netCDF files from ncgen are copied to every layout and compared.
 
-Each file of ``fixtures/cdl/copies`` shows one feature of netCDF's model. netcdf-c reads the
-source and, where it supports the layout, the copy: names, order, types, values. Elsewhere `dump`
-must print the same as ncdump for the source, and plain Zarr must contain all that it can represent.
+Each file of ``fixtures/cdl/copies`` shows one feature of netCDF's data model. If netcdf-c supports
+the layout, it must read the same names, order, types and values from the source and the copy.
+Otherwise, `dump` must print for the copy what ncdump prints for the source. Plain Zarr must contain
+everything that it can represent.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def source(request: pytest.FixtureRequest, folder: Path) -> Path:
 
 
 def make(cdl: str, path: Path) -> Path:
-    """Write a netCDF file from CDL, as netCDF-4 unless it declares another ``_Format``."""
+    """Write a netCDF-4 file from CDL, or another kind of file if the CDL contains ``_Format``."""
     text = path.with_suffix(".cdl")
     text.write_text(cdl)
     kind = [] if "_Format" in cdl else ["-4"]
@@ -74,7 +75,7 @@ def netcdf_c() -> ctypes.CDLL:
 
 
 def described(group: Any, path: str = "", left_out: Collection[str] = ()) -> Iterator[Any]:
-    """Yield everything that netCDF4-python reads from a group, with raw values."""
+    """Yield everything that netCDF4-python reads from a group, with undecoded values."""
     for dimension in group.dimensions.values():
         yield path, "dimension", dimension.name, len(dimension), dimension.isunlimited()
     yield from described_attributes(path, group, GLOBAL)
@@ -227,7 +228,7 @@ def test_shadowed_dimension_is_named_by_full_path_in_plain_zarr(
 
 
 def check_attributes(holder: Any, node: Any) -> None:
-    """Compare the names, order and values of attributes with those of a zarr-python node."""
+    """Check that the attributes of `holder` have equal names, order and values in `node`."""
     stored = dict(node.attrs)
     stored.pop("_ARRAY_DIMENSIONS", None)
     assert [*stored] == holder.ncattrs()

@@ -1,4 +1,4 @@
-"""Stores from netcdf-c are read as by netcdf-c itself, which also reads the handwritten stores."""
+"""xr_nczarr and netcdf-c read the same content from stores of netcdf-c and handwritten stores."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ needs_ncgen = pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is n
 
 @pytest.fixture(scope="module", params=MODES)
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Return a store that netcdf-c wrote in one of its modes, the mode, and its content."""
+    """Return a store that netcdf-c wrote in one of its modes, the mode, and the content."""
     store = write_netcdf_c(tmp_path_factory.mktemp("netcdf-c") / "store.file", request.param)
     with netCDF4.Dataset(file_url(store, request.param)) as dataset:
         content = read_with_netcdf4(dataset)
@@ -44,7 +44,10 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def correct_content(content: Group, mode: str) -> None:
-    """Correct in place what netcdf-c itself reads from its plain Zarr."""
+    """Correct the parts of the content that netcdf-c itself misreads.
+
+    netcdf-c misreads plain Zarr stores and stores without dimension names, even if it wrote them.
+    """
     # Attributes are JSON without recorded types. netcdf-c reads integers beyond int32 as unsigned
     # integers, and returns objects and lists of text as text.
     meant = {"i8": 2**63 - 1, "infinite": ["Infinity", "-Infinity"]}
@@ -149,7 +152,7 @@ def test_netcdf_c_4_9_0_reads_handwritten_stores_in_4_8_1_and_4_9_0_layouts(
 
 
 def assert_same_content(result: Group, expected: Group) -> None:
-    """Compare the result of netcdf-c by the same function that checks the engine."""
+    """Compare content that netcdf-c read, using the function that checks opened datasets."""
     datasets = {}
     for path, group in result.walk():
         variables = {
@@ -208,7 +211,7 @@ def test_netcdf_c_reads_attributes_without_netcdf_type_as_json_text(path, dialec
     code = "import netCDF4, json, sys; nc = netCDF4.Dataset(sys.argv[1]); " + (
         "print(json.dumps([item.__dict__ for item in (nc, nc['v'])]))"
     )
-    # netCDF-C could abort, so it runs in a process of its own.
+    # netCDF-C might abort, so it runs in a separate process.
     command = [sys.executable, "-c", code, f"file://{path}#mode=nczarr,file"]
     run = subprocess.run(command, capture_output=True, check=True)
     for attributes in json.loads(run.stdout):

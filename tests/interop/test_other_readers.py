@@ -1,7 +1,7 @@
 """netcdf-c, zarr-python, xarray's zarr engine and tensorstore read written stores identically.
 
-netCDF types that a reader does not support are omitted only for that reader (for zarr-python:
-characters, and fixed-width strings as strings).
+A netCDF type that a reader does not support is omitted only for that reader. For example,
+zarr-python does not support characters, and does not read fixed-width strings as strings.
 """
 
 import itertools
@@ -36,7 +36,7 @@ CHUNKS = {"whole": None, "cut": (3, 4), "elements": (1, 1)}
 
 
 def extremes(dtype):
-    """Return a field with the limits of its type, NaN and infinities."""
+    """Return a field that contains the limits of a type, and for floats NaN and infinities."""
     kind = np.dtype(dtype)
     field = np.arange(35).reshape(5, 7).astype(kind)
     if kind.kind == "f":
@@ -49,7 +49,7 @@ def extremes(dtype):
 
 
 def numbers():
-    """Return variables of all number types without `_FillValue`."""
+    """Return variables of all numeric types without `_FillValue`."""
     dataset = xr.Dataset({f"v_{dtype}": (("y", "x"), extremes(dtype)) for dtype in NUMBERS})
     for variable in dataset.variables.values():
         variable.encoding["_FillValue"] = None
@@ -61,7 +61,7 @@ def nczarr_url(path):
 
 
 def bits(values):
-    """Return the bytes of values, so that NaN and -0.0 can be compared."""
+    """Return the bytes of an array, so that comparisons include NaN and the sign of zero."""
     return np.ascontiguousarray(values).tobytes()
 
 
@@ -192,7 +192,7 @@ def test_netcdf_c_and_zarr_python_agree_on_strings(path):
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
 def test_netcdf_c_and_zarr_python_agree_on_strings_with_fill_value(path, tmp_path, dialect):
-    """The fill value is Base64 in Zarr's metadata, which netcdf-c takes for the text itself."""
+    """Zarr's metadata contains the fill value as Base64, which netcdf-c reads as text."""
     texts = ["w", "none", "none", "none", "", ""]
     dataset = xr.Dataset({"text": ("x", np.array(texts, object))})
     encoding = {"text": {"_FillValue": "none", "chunks": (2,)}}
@@ -234,7 +234,7 @@ def scalar_by_netcdf_c(url):
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
 def test_netcdf_c_reads_scalars_in_all_layouts_since_4_9_1(path, dialect):
     to_nczarr(xr.Dataset({"s": 1.5}), path, dialect=dialect)
-    # In another process, because netcdf-c crashes if the scalar is not marked as it expects.
+    # In another process, because netcdf-c crashes if the scalar is not marked in the expected way.
     assert in_a_new_interpreter(scalar_by_netcdf_c, nczarr_url(path)) == ((), 1.5)
 
 
@@ -261,7 +261,7 @@ CLIMATE_ENCODING = {
 
 
 def others(path, dialect):
-    """Return the dataset as read by netcdf-c (decoded by xarray) and by xarray's zarr engine."""
+    """Yield the dataset as read by netcdf-c and decoded by xarray, and as read by engine zarr."""
     backend = xr.backends.NetCDF4DataStore(netCDF4.Dataset(nczarr_url(path)))
     with xr.open_dataset(backend) as dataset:
         yield dataset.load()

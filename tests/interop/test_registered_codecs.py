@@ -138,7 +138,7 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Create a folder with an installed package that has codecs."""
+    """Return a folder with an installed package that registers codecs."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "strange_codecs.py").write_text(textwrap.dedent(MODULE))
     metadata = folder / "strange_codecs-1.0.dist-info"
@@ -152,7 +152,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def strange_module(site, monkeypatch):
-    """Install the package and return its module."""
+    """Import the module of the package, register its codecs, and return the module."""
     monkeypatch.syspath_prepend(site)
     module = importlib.import_module("strange_codecs")
     for codec in (module.Halved, module.Flipped, module.Spelled, module.Inverted):
@@ -165,7 +165,10 @@ def named(name, fault=""):
 
 
 def store_of(folder, *codecs, stored=None, **members):
-    """Write a store with one array that has these codecs, and these bytes as its chunk."""
+    """Write a store with one array, which has the passed codecs.
+
+    If `stored` is passed, it is the stored form of the only chunk.
+    """
     array = {
         "zarr_format": 3,
         "node_type": "array",

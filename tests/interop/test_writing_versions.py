@@ -1,8 +1,8 @@
-"""The same data, written in every Zarr version and dialect, is read identically by all readers.
+"""The same data is written in every Zarr version and dialect, and all readers read it identically.
 
-zarr-python, zarrs, tensorstore, xarray's zarr engine and netcdf-c 4.10 read the stores, and
-netcdf-c 4.9.0 reads the universal layout. GDAL reads another form of the draft, so its metadata
-is converted. No installed program reads version 1.
+The readers are zarr-python, zarrs, tensorstore, xarray's zarr engine and netcdf-c 4.10. netcdf-c
+4.9.0 reads the universal layout. GDAL reads another form of the draft, so the metadata is converted
+before GDAL reads it. No installed program reads version 1.
 """
 
 import json
@@ -49,7 +49,7 @@ CHUNKS = (2, 3)  # not divisors of the shape (5, 7)
 
 
 def numbers():
-    """Return every number type with its limits, without fill values."""
+    """Return a variable of each numeric type, with the limits of the type and no fill value."""
     variables = {}
     for dtype in NUMBERS:
         values = np.arange(35).reshape(5, 7).astype(dtype)
@@ -94,7 +94,7 @@ def write_sample(path, version, dialect):
 
 
 def bits(values):
-    """Return the bits of values in the byte order of the machine; text is unchanged."""
+    """Return the bytes of an array in the machine's byte order, or a list of its strings."""
     values = np.asarray(values)
     if values.dtype.kind in "OTU":
         return [str(item) for item in values.ravel()]
@@ -102,7 +102,7 @@ def bits(values):
 
 
 def documents(path):
-    """Return every ``zarr.json`` by the path of its node."""
+    """Return the content of every ``zarr.json`` by the path of its node."""
     result = path.rglob("zarr.json")
     return {str(file.parent.relative_to(path)): json.loads(file.read_bytes()) for file in result}
 
@@ -516,7 +516,7 @@ def grid_of(name, shape):
 
 
 def array(data_type, sizes, annotation, types, **members):
-    """Return the document of an array as netcdf-c's development branch writes it."""
+    """Return the document of an array in the form that netcdf-c's development branch writes."""
     names = [*sizes]
     attributes = {"_ARRAY_DIMENSIONS": names, "_nczarr_array": annotation}
     return {
@@ -546,7 +546,10 @@ def listed(kinds):
 
 
 def preview_store(appendix_e):
-    """Return the same store in the form of Appendix E or of netcdf-c's development branch."""
+    """Return a store of NCZarr on Zarr v3.
+
+    The store follows Appendix E of the specification, or else netcdf-c's development branch.
+    """
     types = listed if appendix_e else dict
     alias, children = ("type_alias", "subgroups") if appendix_e else ("nczarr_type", "groups")
     superblock = {"version": "3.0.0", **({"format": 3} if appendix_e else {})}

@@ -1,6 +1,6 @@
-"""xarray's own test suites for its file formats, run with this engine and `to_nczarr`.
+"""xarray's test suites for its file formats, run with this engine and `to_nczarr`.
 
-Skipped tests are at the end of each class, with the reason.
+The skipped tests are at the end of each class, with reasons.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ class TestCFEncoded(Nczarr, suites.CFEncodedBase):
 
 
 class TestNetCDF4(Nczarr, suites.NetCDF4Base):
-    """The suite of engine netcdf4, with NCZarr stores instead of netCDF files."""
+    """The suite of xarray's engine netcdf4, with NCZarr stores in place of netCDF files."""
 
     @pytest.fixture
     def files(self, monkeypatch, tmp_path):
@@ -141,7 +141,10 @@ class TestNetCDF4(Nczarr, suites.NetCDF4Base):
 
 @pytest.mark.filterwarnings("ignore:variable .* has data in the form of a dask array")
 class TestZarr(Nczarr, suites.ZarrBase):
-    """The zarr engine's suite with this package's writer and reader; some tests also use zarr."""
+    """The suite of xarray's engine zarr, with this package's writer and reader.
+
+    Some of its tests also use zarr-python.
+    """
 
     version_kwargs = {}  # noqa: RUF012
 
@@ -169,7 +172,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
 
     @pytest.fixture
     def without_rejections(self, monkeypatch):
-        """Accept writes that the suite expects to be rejected; `roundtrip` checks their result."""
+        """Allow writes that the suite expects to fail. `roundtrip` checks what they wrote."""
         monkeypatch.setattr(pytest, "raises", lambda *_, **__: contextlib.nullcontext())
         roundtrip = self.roundtrip
 

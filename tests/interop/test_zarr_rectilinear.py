@@ -1,4 +1,4 @@
-"""Rectilinear grids from zarr-python 3.4: every selection equals NumPy's."""
+"""Arrays with rectilinear chunk grids from zarr-python 3.4: every selection equals NumPy's."""
 
 import base64
 import json

@@ -1,4 +1,7 @@
-"""Values of Zarr v3 arrays, read and written, compared with zarr-python, zarrs and tensorstore."""
+"""Zarr v3 arrays are read and written identically by xr_nczarr and other programs.
+
+The other programs are zarr-python, zarrs and tensorstore.
+"""
 
 import itertools
 import json
@@ -36,7 +39,7 @@ CRC = {"name": "crc32c"}
 
 
 def values_of(dtype, shape):
-    """Return values of `dtype` with random bit patterns, or random text and bytes."""
+    """Return random values of `dtype`. Strings and bytes objects have varying lengths."""
     dtype = np.dtype(dtype)
     count = int(np.prod(shape))
     if dtype.kind == "O":

@@ -33,7 +33,11 @@ NUMBERS = ("i1", "u1", "<i2", ">i4", "<u8", "<f4", ">f8", "<f2", "<c8", ">c16")
 
 
 def field(dtype):
-    """Return (5, 7) values whose last row and column are the fill value, 9, or True."""
+    """Return an array of shape (5, 7) that is partly filled.
+
+    The last row and the last column contain the fill value, which is 9 for numbers and True for
+    booleans.
+    """
     values = np.full((5, 7), FILL).astype(dtype)
     values[WRITTEN] = np.arange(24).reshape(4, 6) % 5
     if np.dtype(dtype).kind == "f":
@@ -84,13 +88,13 @@ SHARDING = {
 
 
 def read(store, **options):
-    """Return all groups with their stored values."""
+    """Return all groups by path, with undecoded values."""
     groups = xr.open_groups(store, engine="nczarr", **RAW, **options)
     return {path: dataset.load() for path, dataset in groups.items()}
 
 
 def assert_same(result, expected):
-    """Compare values and kinds of dtype, regardless of byte order."""
+    """Check that values and kinds of dtypes are equal. Byte orders may differ."""
     result, expected = np.asarray(result), np.asarray(expected)
     assert result.dtype.newbyteorder("<") == expected.dtype.newbyteorder("<")
     np.testing.assert_array_equal(result, expected)

@@ -1,4 +1,4 @@
-"""netCDF groups are converted to hierarchies in every version and dialect, and back."""
+"""netCDF groups are converted to Zarr hierarchies in every version and dialect, and back."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def variables(draw, path, visible):
     result = draw(attributes)
     if kind == "number" and draw(st.booleans()):
         fill = draw(hnp.arrays(np.dtype(dtype), 1))[0]
-        # The number that netcdf-c prints for its default fill value is always read as that value.
+        # The rounded default fill value that netcdf-c stores is always read as the exact value.
         fill = EXACT_FILL if fill == ROUNDED_FILL and dtype[1:] == "f8" else fill
         result["_FillValue"] = fill
     shape = tuple(dimension.size for dimension in used)
@@ -228,7 +228,7 @@ def test_universal_layout_adds_scalar_dimension_for_netcdf_c_4_9_0():
 
 
 def test_universal_layout_extends_newest_layout_with_additional_objects():
-    """Metadata that later releases would misread are in separate objects."""
+    """Metadata that later releases would misread is stored in separate objects."""
     nodes = annotated(sample(), dialect="universal").nodes
     newest = annotated(sample()).nodes
     for path, node in nodes.items():

@@ -1,4 +1,4 @@
-"""Attributes, strings and types: JSON and bytes to typed values and back."""
+"""Attributes, strings and types are decoded from JSON and bytes, and encoded again."""
 
 import math
 

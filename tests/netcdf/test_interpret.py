@@ -1,4 +1,7 @@
-"""Hierarchies of every vintage, built from plain values, become netCDF groups."""
+"""Hierarchies in the layout of every netcdf-c release are interpreted as netCDF groups.
+
+The hierarchies are built from plain values, without documents.
+"""
 
 from dataclasses import replace
 

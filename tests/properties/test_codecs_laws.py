@@ -1,4 +1,4 @@
-"""Decoding is the inverse of encoding for every dtype, shape and codec chain."""
+"""Decoding is the inverse of encoding for every dtype, shape and chain of codecs."""
 
 import numpy as np
 from hypothesis import given, settings

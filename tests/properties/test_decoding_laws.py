@@ -109,7 +109,7 @@ PIECES = [
 
 
 def lacks_values(variable):
-    """Return whether booleans, which cannot represent missing values, have missing values."""
+    """Return whether loading fails because a boolean variable has missing values."""
     try:
         variable.load()
     except MetadataError:

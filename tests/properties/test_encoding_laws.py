@@ -1,4 +1,4 @@
-"""Encoded values, compared with exact arithmetic."""
+"""Encoded values are compared with the results of exact arithmetic."""
 
 from fractions import Fraction
 
@@ -22,7 +22,7 @@ OFFSETS = [None, 5, -7, 0.5, 273.15]
 
 
 def nearby(dtype):
-    """Return a strategy for integers in and around the range of a type."""
+    """Return a strategy for integers that are within the range of a type or just outside it."""
     range_ = np.iinfo(dtype)
     edges = st.sampled_from([range_.min, range_.max, 0])
     around = st.builds(int.__add__, edges, st.integers(-2, 2))
@@ -31,7 +31,10 @@ def nearby(dtype):
 
 @st.composite
 def cases(draw):
-    """Return values, an encoding, and the integer type as which xarray interprets its bits."""
+    """Draw values, an encoding that packs them, and an integer type.
+
+    xarray interprets the bits of the stored integers in this type, according to `_Unsigned`.
+    """
     stored, source = draw(st.sampled_from(INTEGERS)), draw(st.sampled_from([*INTEGERS, "f4", "f8"]))
     unsigned = draw(st.sampled_from([None, None, "true", "false"]))
     meant = stored if unsigned is None else {"true": "u", "false": "i"}[unsigned] + stored[1]
@@ -72,7 +75,7 @@ def represented_number(number, encoding):
 
 
 def margin(values, encoding):
-    """Return the largest rounding error of the floats that pack the numbers."""
+    """Return an upper bound on the rounding errors of the floats that are used to pack values."""
     eps = np.finfo(values.dtype).eps if values.dtype.kind == "f" else np.finfo("f8").eps
     largest = max((abs(value) for value in values.tolist() if value == value), default=0)
     return (
@@ -83,7 +86,7 @@ def margin(values, encoding):
 
 
 def missing_marker(encoding, meant):
-    """Return the integer that marks missing values, or None."""
+    """Return the stored integer that marks missing values, or None if there is none."""
     fill = encoding.get("_FillValue")
     return None if fill is None else np.array(fill, encoding["dtype"]).view(meant).item()
 
@@ -165,14 +168,14 @@ FLOATS = ["f4", "f8"]
 
 
 def spacing(number, dtype):
-    """Return the greatest spacing of floats of a type around a number."""
+    """Return an upper bound on the distance between a number and the next float of a type."""
     info = np.finfo(dtype)
     return max(Fraction(float(info.eps)) * abs(number), Fraction(float(info.smallest_subnormal)))
 
 
 @st.composite
 def floats(draw):
-    """Return values of any type for a stored float type, and its encoding."""
+    """Draw values of any type, and an encoding that stores them as floats."""
     stored, source = draw(st.sampled_from(FLOATS)), draw(st.sampled_from([*INTEGERS, *FLOATS, "?"]))
     scale, offset = draw(st.sampled_from(SCALES)), draw(st.sampled_from(OFFSETS))
     encoding = {"dtype": stored, "_FillValue": draw(st.sampled_from([None, np.nan, -999.0, 1e20]))}
@@ -212,7 +215,7 @@ def check_floats(values, stored, encoding, source):
 
 
 def decodes_to_infinity(number, encoding):
-    """Return whether the rounding of a packed float makes the decoded number overflow."""
+    """Return whether decoding a packed float overflows, because packing rounded it."""
     with np.errstate(over="ignore"):
         decoded = np.float64(number) * encoding.get("scale_factor", 1)
         return np.isinf(decoded + encoding.get("add_offset", 0))
@@ -285,7 +288,7 @@ UNITS = {"days": 86_400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 @st.composite
 def times(draw):
-    """Return times in seconds, some of which are missing, and an encoding."""
+    """Draw times in seconds, some of which are missing, and an encoding."""
     unit = draw(st.sampled_from([*UNITS]))
     encoding = {"dtype": draw(st.sampled_from([*INTEGERS, *FLOATS]))}
     encoding |= {"units": f"{unit} since 2000-01-01"}
@@ -300,7 +303,7 @@ def times(draw):
 
 
 def are_stored_times(store, values):
-    """Return whether a store decodes to these times, including missing times."""
+    """Return whether the store decodes to exactly these times, including missing times."""
     with xr.open_dataset(store, engine="nczarr") as dataset:
         return np.array_equal(dataset["v"].values, values, equal_nan=True)
 

@@ -1,4 +1,4 @@
-"""Selections from an array written by another program equal selections in memory."""
+"""Selections from an array that zarr-python wrote equal selections from NumPy arrays."""
 
 import itertools
 import os
@@ -25,7 +25,10 @@ CF = [{}, {"scale_factor": 0.1, "add_offset": 10.0, "_FillValue": 3}]
 
 @st.composite
 def arrays(draw):
-    """Draw a zarr-python store with one array, maybe sharded or transposed, and its values."""
+    """Draw a store of zarr-python with one array, and its values.
+
+    The array may be sharded or transposed.
+    """
     shape = tuple(draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))
     chunks = tuple([draw(st.integers(1, size)) for size in shape])
     several = st.integers(1, 3)
@@ -57,7 +60,11 @@ def arrays(draw):
 
 @st.composite
 def selections(draw, sizes):
-    """Draw arguments of `isel`: any kind along each dimension, or one list of points along all."""
+    """Draw arguments of `isel`.
+
+    The arguments are a slice or a list of positions for each dimension, or one list of points for
+    all dimensions.
+    """
     if all(sizes.values()) and draw(st.booleans()):
         few = st.just(draw(st.integers(0, 5)))
         return {dim: ("p", draw(positions(size, few))) for dim, size in sizes.items()}

@@ -1,4 +1,4 @@
-"""For JSON documents and Zarr v1 and v2, parsing and rendering are inverses."""
+"""For JSON documents, and for Zarr v1 and v2, rendering is the inverse of parsing."""
 
 import contextlib
 import json
@@ -93,7 +93,7 @@ TYPES = SIMPLE | st.lists(FIELDS, min_size=1, max_size=3).map(
 
 @st.composite
 def scalars(draw):
-    """Draw a dtype, and a scalar of arbitrary bytes or None."""
+    """Draw a dtype and a scalar, which is None or consists of arbitrary bytes."""
     dtype = draw(TYPES)
     raw = draw(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize))
     if dtype.kind == "U":
@@ -104,7 +104,7 @@ def scalars(draw):
 
 
 def spelled(value, dtype):
-    """Return the part of a fill value that must be equal, without the bits of NaN."""
+    """Return the text of a fill value. All NaN values have the same text."""
     return repr(None if value is None else np.asarray(value, dtype).tolist())
 
 
@@ -141,7 +141,7 @@ PATHS = st.sampled_from(["/", "/v", "/group/v"])
 
 @st.composite
 def array_documents(draw):
-    """Draw the path and the two documents of an array that follows the specification."""
+    """Draw the path of an array, and two documents for it that follow the specification."""
     path = draw(PATHS)
     dtype, fill = draw(scalars())
     shape = draw(st.lists(st.integers(0, 2**20), max_size=3))

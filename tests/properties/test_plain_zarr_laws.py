@@ -1,6 +1,6 @@
-"""Plain Zarr is read as by engine zarr, and reference sets are read as the original files.
+"""Plain Zarr is read as by xarray's engine zarr, and reference sets as the original files.
 
-The exceptions are the rows of docs/reference/engine-zarr.md: each is a comment in `assert_alike`.
+The exceptions are the rows of docs/reference/engine-zarr.md. Each has a comment in `assert_alike`.
 """
 
 import os
@@ -56,7 +56,7 @@ def texts(name):
 
 
 def scalars(name):
-    """Draw values of one type, including extremes and netCDF's default fill value."""
+    """Return a strategy for values of a type, with its extremes and netCDF's default fill value."""
     half = {"c8": "f4", "c16": "f8"}.get(name)
     if half is not None:
         return st.builds(complex, floats(half), floats(half))
@@ -89,7 +89,7 @@ USER_ATTRIBUTES = st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4)
 
 @st.composite
 def cf_attributes(draw, name):
-    """Draw attributes that decoding uses, as JSON."""
+    """Draw attributes that affect decoding, as JSON values."""
     numbers = st.integers(-3, 3) | st.sampled_from([0.5, 0.1, 10.0, -2.5]) | st.none()
     strategies = {
         "scale_factor": numbers.filter(lambda number: number != 0),
@@ -111,7 +111,7 @@ def numpy_dtype(name):
 
 @st.composite
 def arrays(draw, name, shape):
-    """Draw an array of a type with few distinct values."""
+    """Draw an array of the type `name` that contains at most four distinct values."""
     dtype = numpy_dtype(name)
     few = draw(st.lists(scalars(name), min_size=1, max_size=4))
     picked = np.random.default_rng(draw(st.integers(0, 99))).integers(0, len(few), shape)
@@ -173,7 +173,7 @@ def zarr_arrays(draw, group, variable, name, dims):
 
 @st.composite
 def packed_numbers(draw, shape):
-    """Draw floats with missing values, and an encoding as integers."""
+    """Draw floats with missing values, and an encoding that packs them as integers."""
     name = draw(st.sampled_from(INTEGERS[:6]))
     limits = np.iinfo(name)
     fill = draw(st.sampled_from([0, limits.min, limits.max, NETCDF_FILLS[name]]))
@@ -223,7 +223,7 @@ def words(draw, shape):
 
 @st.composite
 def variables(draw, *kinds):
-    """Draw a variable in memory with its encoding."""
+    """Draw an in-memory variable with its encoding."""
     dims = draw(DIMENSIONS)
     kind = draw(st.sampled_from([packed_numbers, plain_numbers, times, "b1", *kinds]))
     shape = tuple([SIZES[dim] for dim in dims])
@@ -257,7 +257,7 @@ def stores_of_to_zarr(draw):
 
 @st.composite
 def netcdf_datasets(draw):
-    """Draw a dataset of netCDF types, and the library that writes it."""
+    """Draw a dataset of netCDF types, and the name of the engine that writes it."""
     dataset = xr.Dataset({name: draw(variables()) for name in draw(UNIQUE_NAMES)})
     optional = {
         "long_name": st.sampled_from(["wind", "é"]),
@@ -277,7 +277,7 @@ def netcdf_datasets(draw):
 
 
 def opened(store, **options):
-    """Return the store as opened by each engine, or None if the engine fails."""
+    """Return the datasets opened by engine zarr and by this engine, or None for failures."""
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
     try:
         theirs = xr.open_dataset(store, engine="zarr", **options)
@@ -335,7 +335,7 @@ def assert_same_values(result, expected, name):
 
 
 def assert_same_encoding(result, expected, name):
-    # compressors, filters and serializer are objects of zarr-python.
+    # These keys contain objects of zarr-python.
     encoding = {
         k: v for k, v in expected.items() if k not in ("compressors", "filters", "serializer")
     }

@@ -52,7 +52,7 @@ def numbered(shape):
 
 
 def chunk_at(values, chunk_shape, index):
-    """Return the chunk in its stored form: the full shape, padded with -1."""
+    """Return a chunk of the full shape, in which elements outside the array are -1."""
     chunk = np.full(chunk_shape, -1)
     inside = values[
         tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunk_shape, strict=True))

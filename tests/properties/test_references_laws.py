@@ -1,4 +1,4 @@
-"""Lazy lookups in a reference set equal its full expansion; rendered sets are parsed back."""
+"""Looking up references one by one equals full expansion, and rendered sets are parsed back."""
 
 import itertools
 import json
@@ -68,7 +68,7 @@ def generators(draw):
 
 @st.composite
 def chunk_generators(draw):
-    """Draw a generator of chunk keys, in which most numbers are linear in one dimension."""
+    """Draw a generator of chunk keys, most of whose indices are linear in one dimension."""
     names = NAMES[: draw(st.integers(1, 2))]
     name, number = st.sampled_from(names), st.integers(0, 12)
     numbers = st.one_of(
@@ -90,7 +90,13 @@ def chunk_generators(draw):
 
 
 def rendered_by_jinja2(member):
-    """Return the expansion rendered by jinja2 itself, or None if a number is invalid."""
+    """Return all references of a generator, with templates rendered by jinja2 itself.
+
+    Raises
+    ------
+    ValueError
+        If a key is empty, repeated or the key of a document, or if a number is invalid.
+    """
     dimensions = {
         name: list(range(domain["start"], domain["stop"], domain["step"]))
         if isinstance(domain, dict)
@@ -204,7 +210,7 @@ STARTS = [0, 7, 95, 10**7 - 3, 10**8 - 3, 10**15 - 3, 10**16 - 3]
 
 @st.composite
 def runs(draw):
-    """Draw mostly regular members of one or two arrays, in turn, as in a document."""
+    """Draw members with mostly regular chunk keys. The chunks of two arrays alternate."""
     separator, start = draw(st.sampled_from("./")), draw(st.sampled_from(STARTS))
     prefixes = draw(st.lists(st.sampled_from(PREFIXES), min_size=1, max_size=2, unique=True))
     files = draw(st.lists(st.sampled_from(FILES), min_size=1))

@@ -1,4 +1,4 @@
-"""Blocks in which lazily opened variables are read contain whole stored chunks."""
+"""Lazily opened variables are read in blocks that consist of whole stored chunks."""
 
 import itertools
 

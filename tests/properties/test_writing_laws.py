@@ -29,7 +29,10 @@ def values(random, dtype, shape):
 
 
 class Writes(RuleBasedStateMachine):
-    """Writes to one store, in which `variables` maps names to dimensions and dtypes."""
+    """A sequence of writes to one store.
+
+    `variables` maps the names of the variables to their dimensions and dtypes.
+    """
 
     @initialize(
         kind=st.sampled_from(["2", "3", "3, sharded", UNDECLARED]),

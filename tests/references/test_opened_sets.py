@@ -1,4 +1,4 @@
-"""Reference sets as stores: recognition, permitted targets, and the scope of options."""
+"""Reference sets opened as stores: recognition, permitted targets, and the scope of options."""
 
 import ast
 import gzip
@@ -47,7 +47,10 @@ ARRAY = array_document([12], chunks=[4], fill_value=-1)
 
 
 def version0(url, **more):
-    """Return the reference document of one variable stored in three ranges of the file at `url`."""
+    """Return a reference document of version 0 for one variable.
+
+    The variable is stored in three ranges of the file at `url`.
+    """
     return {
         ".zgroup": '{"zarr_format": 2}',
         "t/.zarray": json.dumps(ARRAY),
@@ -65,7 +68,7 @@ def read(target, **storage_options):
 
 @pytest.fixture
 def data(tmp_path):
-    """Write a file with the values after five other bytes."""
+    """Write a file that contains the values, with five other bytes before and after them."""
     path = tmp_path / "data.bin"
     path.write_bytes(b"\0" * 5 + VALUES.tobytes() + b"\0" * 5)
     return path
@@ -73,7 +76,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def served(http_server, data):
-    """Return a server with the file `data`."""
+    """Return a server that serves the file `data`."""
     os.rename(data, f"{http_server.root}/data.bin")
     return http_server
 
@@ -401,7 +404,7 @@ class TestStore:
 
 
 class TestTrust:
-    """Locations to which a remote reference set may refer."""
+    """Locations to which a reference set may refer."""
 
     # Regression D46
     @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Kerchunk's parquet layout: rows are looked up lazily, with every parquet library."""
+"""Kerchunk's parquet layout: references are looked up lazily, with every parquet library."""
 
 import importlib.util
 import json
@@ -30,7 +30,7 @@ LIBRARIES = ["pyarrow", "fastparquet"]
 
 @dataclass
 class Folder:
-    """The files of a directory, which records the names of requested files."""
+    """A function that fetches files from a directory, and a list of the names of fetched files."""
 
     path: str
     requested: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Folder:
 
 
 def nothing(names):
-    """Return nothing, like a directory without files."""
+    """Return None for each name, as if the directory contained no files."""
     return [None] * len(names)
 
 
@@ -60,7 +60,7 @@ def array(shape, chunks):
 
 
 def write(path, engine):
-    """Write a reference set with the reference implementation, and return its references."""
+    """Write a reference set with fsspec's own implementation, and return its references."""
     refs = {
         ".zgroup": '{"zarr_format": 2}',
         "g/x/.zarray": array([6, 10], [1, 2]),
@@ -138,7 +138,7 @@ def test_all_row_groups_of_record_file_are_read(tmp_path, monkeypatch, reader):
 
 
 def test_threads_read_one_record_file_concurrently(tmp_path):
-    """Reading one pyarrow file from two threads fails or crashes the process."""
+    """If two threads read one pyarrow file at the same time, the process can fail or crash."""
     count = 20_000
     rows = {"path": [f"u{i}" for i in range(count)], "offset": range(count), "size": [1] * count}
     pd.DataFrame(rows).to_parquet(tmp_path / "refs.0.parq", row_group_size=500, engine="pyarrow")
@@ -207,7 +207,7 @@ def test_zero_length_array_has_no_chunks(tmp_path):
 
 
 def sparse_set(path, chunks, record_size):
-    """Write a set for an array of which only three chunks exist."""
+    """Write a reference set for an array with `chunks` chunks, only three of which exist."""
     (path / "t").mkdir()
     for record, rows in ((0, [b"first", None]), (chunks // record_size - 1, [None, b"last", b""])):
         pd.DataFrame({"raw": rows}).to_parquet(path / f"t/refs.{record}.parq", engine="pyarrow")

@@ -1,4 +1,4 @@
-"""The parts of a reference set that are pickled for a worker, or reread by the worker."""
+"""The parts of a reference set that are pickled for a worker, and those that it reads again."""
 
 import gc
 import json
@@ -32,7 +32,7 @@ def document(target):
 
 @pytest.fixture
 def served(http_server):
-    """Return a server with a document of many references and the referenced file."""
+    """Return a server with the referenced file, and with a document of many references to it."""
     np.arange(CHUNKS, dtype="<i4").tofile(f"{http_server.root}/data.bin")
     with open(f"{http_server.root}/refs.json", "w") as file:
         json.dump(document("{{u}}"), file)

@@ -1,4 +1,4 @@
-"""Reference sets from kerchunk and VirtualiZarr resolve to the same bytes as in fsspec."""
+"""Reference sets from kerchunk and VirtualiZarr yield the same bytes as through fsspec."""
 
 import json
 

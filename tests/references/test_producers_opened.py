@@ -1,4 +1,4 @@
-"""Reference sets from kerchunk, VirtualiZarr and tifffile open with the original values."""
+"""Reference sets from kerchunk, VirtualiZarr and tifffile yield the original values."""
 
 import json
 
@@ -123,7 +123,10 @@ def original(paths):
 
 
 def masking(produce):
-    """Disable masking by `fill_value` for VirtualiZarr, which stores HDF5's fill values there."""
+    """Return the option that disables masking by `fill_value` for sets from VirtualiZarr.
+
+    VirtualiZarr stores HDF5's fill values in this member, which do not mark missing values.
+    """
     return {"use_zarr_fill_value_as_mask": False} if produce is virtualizarr else {}
 
 

@@ -44,7 +44,7 @@ def read(document, **options):
 
 @pytest.fixture
 def served(http_server):
-    """Return a server with files of consecutive raw chunks and of consecutive deflated chunks."""
+    """Return a server with two files of consecutive chunks: one uncompressed, one deflated."""
     halves = [VALUES[:4].tobytes(), VALUES[4:].tobytes()]
     with open(f"{http_server.root}/raw.bin", "wb") as file:
         file.write(b"".join(halves))

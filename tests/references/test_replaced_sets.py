@@ -1,4 +1,4 @@
-"""Parquet reference sets that are replaced while a dataset opened from them is still being read."""
+"""Parquet reference sets that are replaced while a dataset opened from them is being read."""
 
 import json
 import pickle
@@ -27,7 +27,7 @@ def target(request, tmp_path):
 
 
 def reference_set(text):
-    """Return a reference document for an array that contains one byte per chunk."""
+    """Return a reference document for an array, in which each chunk contains one byte of `text`."""
     return {
         ".zgroup": '{"zarr_format": 2}',
         "t/.zarray": json.dumps(array_document([len(text)], "|u1", chunks=[1])),

@@ -1,4 +1,4 @@
-"""Documents of version 0 and 1: the reference of each key, and invalid documents."""
+"""Reference documents of versions 0 and 1: the references of keys, and invalid documents."""
 
 import json
 import pickle
@@ -507,7 +507,7 @@ def test_forbidden_template_syntax_raises_refused_error():
     assert isinstance(caught.value, NczarrError)
 
 
-# The references of generators were left out.
+# The references of generators were once left out.
 def test_rendered_reference_set_includes_generated_references():
     document = version1(
         refs={"b/0": "x"}, gen=[generator(key="a/{{i}}", dimensions={"i": [0, 1, 2]})]

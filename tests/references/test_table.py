@@ -1,4 +1,4 @@
-"""Large tables of explicit references are scanned into columns without loss."""
+"""References in large documents are scanned into columns without loss."""
 
 import json
 import pickle
@@ -27,7 +27,7 @@ def regular(array="t", shape=(40, 5, 10), separator=".", files=7):
 
 
 def one_by_one(refs):
-    """Return the references parsed without scanning the document."""
+    """Return the references stored in columns, built from a dictionary instead of a document."""
     return dict(tabulate(dict(refs)).items())
 
 

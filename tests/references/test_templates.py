@@ -1,4 +1,4 @@
-"""Templates render the same as in jinja2 or are rejected, within limits on time and memory."""
+"""Templates are rendered as by jinja2 or rejected, within limits on time and memory."""
 
 import pickle
 import time

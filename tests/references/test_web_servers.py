@@ -1,4 +1,4 @@
-"""Web servers: credentials, permitted hosts, redirects and the size of responses."""
+"""Reference sets on web servers: credentials, permitted hosts, redirects and response sizes."""
 
 import json
 import os
@@ -50,7 +50,10 @@ def other(served):
 
 @pytest.fixture
 def public_names(monkeypatch):
-    """Return a function that makes public host names resolve to local servers."""
+    """Make host names below ``example.org`` resolve to this machine.
+
+    Return a function that returns the URL of a server under such a name.
+    """
     ask = socket.getaddrinfo
 
     def resolve(host, *arguments, **options):

@@ -1,4 +1,4 @@
-"""Reference sets of existing stores: written, read back, and read by other programs."""
+"""Reference sets of existing stores are written, read back, and read by other programs."""
 
 import dataclasses
 import gzip
@@ -52,7 +52,7 @@ from xr_nczarr.storage.store import Address
 
 
 def pack(folder, compression=zipfile.ZIP_STORED):
-    """Write a zip file with the content of a directory at its root."""
+    """Write a zip file that contains the content of a directory at its root."""
     return write_zip(f"{folder}.zip", read_objects(folder), compression=compression)
 
 
@@ -261,7 +261,7 @@ def test_fsspec_reads_written_reference_set(tmp_path, name):
 
 @pytest.fixture(scope="module", params=["2", "3"])
 def variables_of_every_encoding(request, tmp_path_factory):
-    """Return a store with variables that other programs often misread, and their values."""
+    """Return a store with variables that other programs often misread, its dataset and version."""
     field = np.where(np.arange(240) % 7, np.arange(240) / 4, np.nan).reshape(20, 12)
     names = ["double", "float", "nan", "packed", "integer", "deflated", "undeclared"]
     dataset = xr.Dataset(dict.fromkeys(names, (("y", "x"), field)), {"x": np.arange(12.0)})
@@ -325,7 +325,10 @@ def test_every_reader_reads_values_through_written_reference_set(
 @pytest.mark.parametrize("name", ["set.json", "set.parq"])
 @pytest.mark.parametrize("dtype", ["i4", str], ids=["i4", "strings"])
 def test_kerchunk_engine_reads_arrays_shuffled_by_netcdf_c(tmp_path, name, numbers, dtype):
-    """netcdf-c writes the element size 0, which disables shuffling in numcodecs, or a string."""
+    """netcdf-c writes the element size 0, as a number or as a string.
+
+    numcodecs does not shuffle with the element size 0, and does not accept strings.
+    """
     values = np.arange(1000).reshape(10, 100).astype(dtype)
     with netCDF4.Dataset(f"file://{tmp_path}/store#mode=nczarr,file", "w") as file:
         file.createDimension("y", 10)
@@ -367,7 +370,7 @@ def test_invalid_consolidated_metadata_is_left_unchanged(text):
 
 
 def test_rewriting_fill_value_preserves_json_text_of_other_attributes():
-    """netcdf-c reads text that resembles a number by its literal."""
+    """netcdf-c reads text that resembles a number exactly as stored, such as 1.50."""
     array = array_document([2], "<f8", fill_value=-1.0)
     attributes = '{"version": 1.50, "a": "\\"_FillValue\\": 7", "_FillValue" :[-1.0] , "z": 0.10}'
     references = collect_references({}.items())
@@ -422,7 +425,7 @@ def test_target_with_parts_that_have_no_effect_is_rejected(tmp_path, target, opt
 
 
 def test_parquet_reference_set_is_replaced_atomically(tmp_path, s3_server):
-    """Parquet cannot contain chunks of version 3, which is detected after other writes."""
+    """Parquet cannot contain chunks of Zarr v3. This is detected only after other writes."""
     dataset = regular(tmp_path / "store")
     mixed = {"t/.zarray": (tmp_path / "store/t/.zarray").read_text(), "t/0.0": "x", "u/c/0": "y"}
     options = s3_server.storage_options
@@ -474,9 +477,9 @@ def test_interrupted_write_to_remote_directory_leaves_no_set_and_can_be_repeated
 
 
 def interrupt(patch, allowed, killed):
-    """Make every write after the first `allowed` ones fail.
+    """Make every write after the first `allowed` writes fail.
 
-    If `killed` is True, objects are not deleted from then on either.
+    If `killed` is True, objects are not deleted either after the first failure.
     """
     put, delete = RemoteStore.put, RemoteStore.delete
     requests = []

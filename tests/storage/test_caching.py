@@ -1,4 +1,4 @@
-"""Stores that wrap another store."""
+"""Stores that wrap another store, for example to cache it."""
 
 from __future__ import annotations
 

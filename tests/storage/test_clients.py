@@ -62,7 +62,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.Monke
 
 
 def client_of(url: str, options: dict[str, Any] | None = None) -> Any:
-    """Return the client by which this process accesses a URL."""
+    """Return the client that this process uses for a URL."""
     store: Any = open_store(url, storage_options=options, must_exist=False)
     return store._client
 

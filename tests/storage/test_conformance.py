@@ -1,4 +1,4 @@
-"""The behavior common to all kinds of stores."""
+"""The behavior that all kinds of stores have in common."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write_files(root: Path) -> None:
 
 @pytest.fixture
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Store]]:
-    """Return a function that makes a store of some kind with the contents `OBJECTS`."""
+    """Return a function that creates a store of a given kind with the objects `OBJECTS`."""
 
     def make(kind: str) -> Store:
         path = tmp_path / "x.zip"

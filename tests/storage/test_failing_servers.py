@@ -1,4 +1,4 @@
-"""Servers that fail or respond wrongly; stores in other processes, threads and event loops."""
+"""Servers that fail or respond wrongly, and stores in other processes, threads and event loops."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Connect = Callable[..., Any]
 
 
 class FakeTime:
-    """A clock that advances only by sleeping."""
+    """A clock that advances only when a function sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -72,7 +72,7 @@ def server(http_server: HttpServer) -> HttpServer:
 
 @pytest.fixture(params=["fsspec", "obstore"])
 def connect(request: pytest.FixtureRequest) -> Connect:
-    """Return a function that opens a store with each client in turn."""
+    """Return a function that opens a store with one client. The test runs with each client."""
 
     def connect(url: str, **options: Any) -> Any:
         chosen = {**options.pop("storage_options", {}), "client": request.param}
@@ -155,7 +155,7 @@ def test_object_size_is_found_even_if_server_omits_content_length(
     assert connect(server.url).size("a/1") == len(CHUNKS["a/1"])
 
 
-# The whole object was read, whatever its size.
+# The whole object was once read, whatever its size.
 def test_size_limit_applies_if_server_omits_content_length(
     connect: Connect, server: HttpServer
 ) -> None:

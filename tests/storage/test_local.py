@@ -1,4 +1,4 @@
-"""Plain files: failed reads and writes, and atomic replacement."""
+"""Local files: failed reads and writes, and atomic replacement."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_written_files_respect_umask_and_can_have_long_names(store: LocalStore) 
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list of the synced files and directories, with ``*`` for a file system."""
+    """Return a list that collects synced files and directories, and ``*`` for a file system."""
     names: list[str] = []
     fsync, sync_filesystem = os.fsync, system.sync_filesystem
 

@@ -196,7 +196,7 @@ def test_accessing_many_in_memory_objects_takes_few_event_loop_calls(
 
 def test_range_reads_from_zarr_python_stores_use_limited_memory(tmp_path: Path) -> None:
     class Wrapped(WrapperStore):
-        """A store that xr_nczarr does not replace by its own."""
+        """A store that xr_nczarr cannot replace with a store of its own."""
 
     with open(tmp_path / "object", "wb") as file:
         file.truncate(32 * 13 << 20)
@@ -241,7 +241,7 @@ def error_of_writing(store: Any) -> str:
 
 
 class OwnMemoryStore(MemoryStore):
-    """A subclass of a store in memory."""
+    """A subclass of a store in memory, as a user might define it."""
 
 
 @pytest.mark.parametrize(
@@ -499,7 +499,7 @@ def test_lazy_dataset_cannot_overwrite_icechunk_session_it_was_opened_from() -> 
 
 
 class OwnLocalStore(LocalStore):
-    """A subclass of a local store."""
+    """A subclass of a local store, as a user might define it."""
 
 
 def wrapped_local(folder: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Exact upper bounds on the requests and round trips of reading, for each client."""
+"""Limits on the requests and round trips needed to read, for each client."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sample() -> xr.Dataset:
 
 @dataclass
 class Place:
-    """A server with stores below `url`, and the storage options of one client."""
+    """A server whose URL `url` contains stores, and the storage options of one client."""
 
     server: S3Server | HttpServer
     options: dict[str, Any]
@@ -43,7 +43,7 @@ class Place:
         return self.server.url
 
     def serve(self, objects: Mapping[str, bytes]) -> None:
-        """Replace the content of the server with these objects."""
+        """Replace all objects on the server with these objects."""
         if isinstance(self.server, S3Server):
             self.server.restore(objects)
             return
@@ -64,7 +64,7 @@ class Place:
 
 @pytest.fixture(params=["s3-fsspec", "s3-obstore", "http"])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Return a location for each client."""
+    """Return a server and the options of one client. The test runs with each client."""
     if request.param == "http":
         yield Place(request.getfixturevalue("http_server"), PATIENT)
         return
@@ -84,7 +84,10 @@ def write_sample(folder: Path) -> dict[str, bytes]:
 
 
 def references(folder: Path, url: str) -> dict[str, bytes]:
-    """Return the sample as a file with reference sets: JSON, and parquet in two folders."""
+    """Return a file that contains the chunks of the sample, and reference sets, by key.
+
+    The reference sets are a JSON document and two equal parquet sets in folders.
+    """
     entries: dict[str, Any] = {}
     file = b""
     for key, data in write_sample(folder).items():
@@ -171,7 +174,8 @@ def test_opening_zip_file_sends_one_request(place, tmp_path, size):
 def write_shards(folder: Path, values: np.ndarray, *, name: str = "shards") -> dict[str, bytes]:
     """Return the objects of an array in shards of 40 chunks, by key.
 
-    Processes cache shard indices by store name, so counting requests requires a new name.
+    A process caches shard indices by store name. A test that counts requests must therefore pass a
+    `name` of its own.
     """
     encoding = {"v": {"chunks": (1, 100), "shards": (40, 100)}}
     xr_nczarr.to_nczarr(
@@ -182,7 +186,7 @@ def write_shards(folder: Path, values: np.ndarray, *, name: str = "shards") -> d
 
 @pytest.fixture
 def tagged_place(s3_server: S3Server) -> Place:
-    """Return a place whose client identifies the object version of each response."""
+    """Return a server and a client that identifies the version of the object in each response."""
     return Place(s3_server, {**s3_server.storage_options, **PATIENT, "client": "obstore"})
 
 

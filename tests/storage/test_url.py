@@ -1,4 +1,4 @@
-"""The targets of a store, and the parts of their URLs."""
+"""Targets of every form, and the parts of their URLs."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_open_store_function_detects_kind_of_store(tmp_path: Path) -> None:
 
 
 def test_local_mapper_opens_as_local_store(tmp_path: Path) -> None:
-    """fsspec writes into the existing file, so a killed write would leave a partial file."""
+    """fsspec overwrites files in place, so a killed write would leave a partial file."""
     for mapper in (
         fsspec.get_mapper(f"{tmp_path}/one#two"),
         fsspec.FSMap("one#two", DirFileSystem(str(tmp_path), fsspec.filesystem("file"))),

@@ -37,7 +37,7 @@ ENCODING = {"a": {"chunks": (4, 3)}, "t": {"chunks": (64,)}}
 
 
 def write_in_every_way(folder: str, zarr_format: int) -> None:
-    """Create, append to, change and replace stores; check that no other files remain."""
+    """Create, append to, change and replace stores. Check that no other files remain."""
     from xr_nczarr import copy, to_nczarr
 
     options: dict[str, Any] = {"encoding": ENCODING, "zarr_format": zarr_format}
@@ -64,7 +64,7 @@ def write_in_every_way(folder: str, zarr_format: int) -> None:
     ]
 
 
-# ---- Without one call of POSIX, or all of them
+# ---- Without one or all system calls of POSIX
 
 C_FUNCTIONS = ("renameat2", "syncfs", "sync_file_range")
 
@@ -264,7 +264,7 @@ def test_store_is_created_only_in_empty_directory_on_windows(tmp_path: Path) -> 
 
 @contextmanager
 def _waiting(action: Callable[[int], None]) -> Iterator[list[float]]:
-    """Call a function in place of each wait for other programs."""
+    """Call `action` in place of each wait for a file that another program has open."""
     from xr_nczarr.storage import system
 
     waits: list[float] = []
@@ -289,7 +289,7 @@ def _readers() -> None:
         "a/1": lambda: store.delete("a/1"),
     }
     for key, change in changes.items():
-        file = open(f"C:/data/store/{key}")  # noqa: SIM115 (it is closed amid the change)
+        file = open(f"C:/data/store/{key}")  # noqa: SIM115 (closed during the change)
         with _waiting(lambda n, file=file: file.close() if n == 3 else None) as waits:
             change()
         assert len(waits) == 3

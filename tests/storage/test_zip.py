@@ -1,4 +1,4 @@
-"""Zip files of both layouts, damaged and hostile zip files, and writing zip files."""
+"""Zip files with both layouts, damaged and hostile zip files, and writing zip files."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ STRAY = ["power/", "power/.zgroup", "power/a/.zarray", ".zgroup"]
 def test_empty_root_group_is_ignored_if_zip_file_contains_store_in_folder(
     tmp_path: Path, archive: str, names: list[str], prefix: str
 ) -> None:
-    """netcdf-c uses the folder of the first entry; its test suite has such an archive."""
+    """netcdf-c uses the folder of the first entry. Its test suite contains such a zip file."""
     store = open_store(write(tmp_path / archive, [(name, name.encode()) for name in names]))
     result = [key for key, _ in store.sizes("")]
     expected = [name for name in names if not name.endswith("/") and name.startswith(prefix)]
@@ -163,7 +163,10 @@ def test_zip_entries_with_names_other_than_plain_relative_paths_are_rejected(
 
 
 def damaged(path: Path, find: bytes, offset: int, value: bytes) -> ZipStore:
-    """Open a zip file after replacing bytes at `offset` from the first `find`."""
+    """Overwrite bytes in a zip file with `value`, and open it.
+
+    The bytes start `offset` bytes after the start of the first `find`.
+    """
     data = bytearray(path.read_bytes())
     place = data.index(find) + offset
     data[place : place + len(value)] = value

@@ -1,4 +1,4 @@
-"""Exact upper bounds on the requests and round trips of `explain` and `verify`."""
+"""Limits on the requests and round trips of `explain` and `verify`."""
 
 from __future__ import annotations
 

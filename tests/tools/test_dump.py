@@ -1,4 +1,4 @@
-"""``nczarr dump`` prints the same as ncdump, and ncgen restores the dataset from it."""
+"""``nczarr dump`` prints the same text as ncdump, and ncgen restores the dataset from it."""
 
 import json
 import subprocess
@@ -26,7 +26,7 @@ def run(*command):
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory):
-    """Return an ncgen file with everything that CDL can express, and an equal netcdf-c store."""
+    """Return an ncgen file with everything that CDL can express, and an equal store of netcdf-c."""
     folder = tmp_path_factory.mktemp("types")
     path = folder / "types.nc"
     run("ncgen", "-4", "-o", str(path), str(FIXTURES / "cdl" / "types.cdl"))
@@ -182,7 +182,7 @@ variables:
 
 @needs_ncgen
 def test_special_attributes_shown_by_dump_match_ncdump(tmp_path, capsys):
-    """`dump` omits the attributes that describe the file itself."""
+    """`dump` omits the attributes that describe a netCDF file itself."""
     (tmp_path / "special.cdl").write_text(STORED)
     source, target = str(tmp_path / "special.nc"), str(tmp_path / "special")
     run("ncgen", "-4", "-o", source, str(tmp_path / "special.cdl"))
@@ -216,7 +216,7 @@ def test_dump_shows_zstd_blosc_and_bzip2_in_filter_attribute():
 
 
 def test_dump_shows_only_filters_supported_by_hdf5():
-    """netcdf-c before 4.10 stores levels as text; HDF5's Blosc filter lacks some compressors."""
+    """HDF5's Blosc filter does not support all compressors. Old stores contain levels as text."""
     store = {}
     dataset = xr.Dataset({"z": ("x", np.arange(9.0)), "b": ("x", np.arange(9.0))})
     xr_nczarr.to_nczarr(dataset, store, consolidated=False)

@@ -1,4 +1,4 @@
-"""`dump` with times as dates or with only coordinates prints the same as Debian's ncdump."""
+"""`dump` prints the same as Debian's ncdump, with dates as text or with only coordinates."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from xr_nczarr.storage import MemoryStore, Store
 
 
 class Recording(Store):
-    """A minimal memory store that records its requests."""
+    """A minimal in-memory store that records its requests."""
 
     name = "recording"
 

@@ -258,7 +258,7 @@ def test_large_chunk_grids_are_drawn_with_few_cells():
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed")
 @pytest.mark.parametrize("style", ["", screenshots.DARK], ids=["light", "dark"])
 def test_browser_renders_info_html(style, tmp_path):
-    """Check that text contrasts with its background and that bars and chunks are colored."""
+    """Text contrasts with its background, and bars and chunks are colored."""
     shown = [*screenshots.representations(tmp_path).values()]
     shown.append(xr_nczarr.info(hostile())._repr_html_())
     page = screenshots.render(tmp_path, "".join(shown), "1000,1400", style)

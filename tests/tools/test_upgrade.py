@@ -1,4 +1,4 @@
-"""`upgrade`, `consolidate` and the command `references` do not change values."""
+"""`upgrade`, `consolidate` and the command `references` change no values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from xr_nczarr.storage import MemoryStore
 
 
 def numbers(release: str) -> Group:
-    """Return variables without filters, so that Debian's build of netcdf-c 4.9.0 can open them."""
+    """Return variables without filters.
+
+    Debian's build of netcdf-c 4.9.0 can therefore open them.
+    """
     x = np.arange(4.0)
     root = Group({"x": 4}, {"v": Var(("/x",), x, {"units": "m"}, 0)}, {"title": "a title"})
     root.variables["scalar"] = Var((), np.array(3.5), {}, 0)
@@ -120,7 +123,7 @@ def test_upgrade_rejects_dialect_without_unlimited_dimensions(tmp_path: Path) ->
 
 
 def test_upgrade_to_plain_zarr_rejects_fill_values_that_would_mask_values(tmp_path: Path) -> None:
-    """In NCZarr, netCDF's default fill value does not mask values. In plain Zarr v2, it does."""
+    """netCDF's default fill value masks values in plain Zarr v2, but not in NCZarr."""
     dataset = xr.Dataset({"n": ("x", np.array([1, 2**32 - 1], "u4"))})
     xr_nczarr.to_nczarr(dataset, tmp_path / "store")
     before = read_objects(tmp_path / "store")

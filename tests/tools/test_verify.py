@@ -1,4 +1,4 @@
-"""`verify` finds damage; its statements about other programs are checked with these programs."""
+"""`verify` finds damage. Its statements about other programs are compared with these programs."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_verify_can_list_features_that_readers_need(tmp_path: Path, capsys: Any)
 
 @contextlib.contextmanager
 def unprivileged(path: Path) -> Iterator[None]:
-    """Drop the permissions of root, which may read everything."""
+    """Run the block without the permissions of root, which could read every file."""
     if os.geteuid() != 0:
         yield
         return

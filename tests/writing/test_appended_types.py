@@ -1,4 +1,4 @@
-"""An append accepts values of the stored kind in any dtype, without repeated coordinates."""
+"""An append accepts any dtype of the stored kind, but no repeated coordinate values."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_overlapping_times_are_rejected(tmp_path: Path, stored: Any, appended: A
 def test_appended_values_of_mismatched_dtype_kind_are_rejected(
     tmp_path: Path, stored: Any, appended: Any, coordinate: bool
 ) -> None:
-    # Once, complex numbers lost their imaginary part and nonzero values became True, silently.
+    # Complex numbers once lost their imaginary part silently, and nonzero values became True.
     first, second = along(stored), along(appended)
     if not coordinate:
         first, second = first.reset_coords(), second.reset_coords()

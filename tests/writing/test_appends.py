@@ -69,7 +69,7 @@ def test_out_of_order_append_error_suggests_fix(path):
 
 
 class Recorded(dict):
-    """A memory store that records the objects that are fetched, stored and removed."""
+    """A dict that records which keys are fetched, stored and removed."""
 
     def __init__(self):
         super().__init__()
@@ -189,7 +189,10 @@ def test_stores_from_oldest_netcdf_c_releases_can_be_appended_to(tmp_path, relea
 
 @pytest.fixture
 def netcdf_file(tmp_path):
-    """Write a file whose times have no NumPy calendar, with bounds, characters and strings."""
+    """Write a netCDF file with times, bounds, characters and strings.
+
+    NumPy does not support the calendar of the times.
+    """
     file_path = tmp_path / "source.nc"
     with netCDF4.Dataset(file_path, "w") as file:
         for name, size in {"time": None, "bounds": 2, "length": 5}.items():

@@ -1,4 +1,4 @@
-"""Chunks under keys with an undeclared separator are found, replaced and copied."""
+"""Chunks whose keys have an undeclared separator are found, replaced and copied."""
 
 import json
 
@@ -12,7 +12,10 @@ from xr_nczarr import to_nczarr
 
 
 def _undeclared_nested(path, values, **encoding):
-    """Write a v2 store with nested chunks of 2 x 4, as zarr-python before 2.8 wrote them."""
+    """Write a v2 store with chunks of 2 x 4, as zarr-python before 2.8 wrote it.
+
+    The chunk keys contain slashes, but the metadata does not declare this.
+    """
     keys = {"name": "v2", "separator": "/"}
     encoding |= {"chunks": (2, 4), "chunk_key_encoding": keys}
     dataset = xr.Dataset({"v": (("t", "x"), values)})
@@ -22,7 +25,7 @@ def _undeclared_nested(path, values, **encoding):
     (path / "v/.zarray").write_text(json.dumps(document))
 
 
-# A chunk written with the separator "." hid all old chunks.
+# A chunk written with the separator "." once hid all old chunks.
 @pytest.mark.parametrize("first", [0, 8], ids=["complete", "without first and last chunk"])
 @pytest.mark.parametrize("change", ["append", "region"])
 def test_writing_to_array_with_undeclared_slash_separator_preserves_stored_values(
@@ -42,7 +45,7 @@ def test_writing_to_array_with_undeclared_slash_separator_preserves_stored_value
     np.testing.assert_array_equal(read(tmp_path / "s").v.values, expected)
 
 
-# Whether a chunk was found depended on the other chunks that were read with it; a copy lost chunks.
+# Once, a chunk was found or not, depending on which chunks were read with it. A copy lost chunks.
 @pytest.mark.parametrize("encoding", [{}, {"compressors": None}], ids=["compressed", "raw"])
 def test_chunks_of_array_with_both_separators_are_read_written_and_copied(tmp_path, encoding):
     path = tmp_path / "s"

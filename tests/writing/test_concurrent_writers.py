@@ -45,7 +45,7 @@ def test_store_created_by_concurrent_writer_is_not_replaced(tmp_path, name, mode
 
 @pytest.mark.parametrize("first", ["append", "region", "replace", "group"])
 def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
-    """Otherwise, the append would continue in the removed directory and be lost or mixed."""
+    """Otherwise, the append would write to the removed directory, or mix old and new values."""
     path = tmp_path / "store"
     to_nczarr(steps(0), path)
     second = Thread(target=to_nczarr, args=(steps(4), path), kwargs={"append_dim": "t"})
@@ -80,7 +80,7 @@ def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
 def test_delayed_write_stores_its_values_even_if_computed_after_append(
     tmp_path, late, options, expected, layout
 ):
-    """The earlier write knows only the length of the array at its start."""
+    """The delayed write knows only the length that the array had when the write started."""
     path, encoding = tmp_path / "store", {"v": {"chunks": (8,), **layout}}
     to_nczarr(steps(0), path, encoding=encoding, zarr_format=3 if layout else 2)
     delayed = to_nczarr(late.chunk(), path, compute=False, **options)
@@ -111,7 +111,7 @@ def test_write_empty_chunks_option_determines_whether_chunks_of_fill_values_are_
 
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
 def test_dask_block_computed_after_failure_of_another_block_is_not_written(tmp_path, options):
-    """dask's threads continue after a failure; they could overwrite a later write."""
+    """dask's threads continue after a failure. They could overwrite the values of a later write."""
     path, begun, reported = tmp_path / "store", Event(), Event()
     if options:
         to_nczarr(xr.Dataset({"a": ("t", np.zeros(2))}), path, encoding={"a": {"chunks": (1,)}})

@@ -1,4 +1,4 @@
-"""Blocks of dask arrays and lazily opened variables are written once, and checked."""
+"""Blocks of dask arrays and of lazily opened variables are checked, and written once."""
 
 import os
 import warnings
@@ -36,7 +36,7 @@ def test_dask_arrays_can_be_written_with_every_scheduler(path, scheduler):
 def test_dask_blocks_whose_dtype_differs_from_declared_dtype_are_converted(
     zarr_format, declared, computed
 ):
-    # With wrong output_dtypes, for example, the bits of 2 were once read as 9.88e-324.
+    # If the declared dtype was wrong, the bits of the integer 2 were once read as 9.88e-324.
     values = np.arange(6).astype(computed)
     blocks = da.from_array(values, chunks=4).map_blocks(
         np.copy, dtype=declared, meta=np.empty(0, declared)
@@ -131,7 +131,7 @@ def test_dask_blocks_of_unknown_size_are_rejected(path):
     ("how", "engine"), [("create", "netcdf4"), ("append", "nczarr"), ("region", "nczarr")]
 )
 def test_lazily_opened_variables_are_written_block_by_block(path, how, engine):
-    """The variable has 96 MiB; two threads hold a few blocks of 4 MiB each."""
+    """The variable has 96 MiB. Two threads hold only a few blocks of 4 MiB each."""
     source = xr.Dataset({"a": (("t", "x"), np.random.default_rng(0).random((384, 1 << 15)))})
     encoding = {"a": {"chunksizes": (3, 1 << 14)}}
     if engine == "nczarr":
@@ -203,9 +203,9 @@ def times(block):
 )
 @pytest.mark.parametrize("convert", [texts, times])
 def test_strings_and_times_are_written_block_by_block(path, how, convert, lazy, monkeypatch):
-    """There are 40 blocks. Loaded as a whole, the strings take 11 MB and the times 5 MB.
+    """There are 40 blocks. All strings together take 11 MB, and all times 5 MB.
 
-    The graph of dask 2024.12 takes 1 MB more than that of 2026.8.
+    dask 2024.12 needs 1 MB more for the graph than dask 2026.8 does.
     """
     monkeypatch.setattr(lazy_sources, "_BLOCK_BYTES", 1 << 16)
     count, block = (20_000, 500) if convert is texts else (160_000, 4_000)

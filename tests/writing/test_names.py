@@ -15,7 +15,7 @@ def test_invalid_name_error_suggests_renaming(name):
         to_nczarr(xr.Dataset({name: 1}), {})
 
 
-# Listings of local stores omitted the variable or group, as if it were a temporary file.
+# Listings of local stores once omitted such a variable or group, like a temporary file.
 @pytest.mark.parametrize("name", [".v.tmp", ".v.lock", ".v.staging"])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 def test_names_reserved_for_temporary_files_are_rejected_in_local_stores(path, name, dialect):

@@ -111,7 +111,7 @@ def test_group_does_not_inherit_root_dimension_that_its_parent_redefines(path, d
     assert opened["/a/b"].sizes == read(path, group="a/b").sizes == {"x": 2}
 
 
-# The empty folders of removed chunks remained, so chunks with the same names could not be written.
+# Empty folders of removed chunks once remained, so chunks of the same names were not writable.
 def test_array_can_be_replaced_even_if_empty_chunk_folders_remain():
     for dims in (("x", "y", "z"), ("x",), (), ("x", "y")):
         dataset = xr.Dataset({"v": (dims, np.ones((2,) * len(dims)))})
@@ -119,7 +119,7 @@ def test_array_can_be_replaced_even_if_empty_chunk_folders_remain():
         assert read("memory://empty-folders").identical(dataset)
 
 
-# The group was not found, and a new group with its name replaced it.
+# The group was once not found, so a new group with its name replaced it.
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_group_in_folder_without_metadata_is_read_and_not_replaced(tmp_path, zarr_format):
     dataset = xr.Dataset({"v": ("x", [1.5, 2.5])})

@@ -1,4 +1,4 @@
-"""Writes that would change an array before they read it are rejected."""
+"""Writes are rejected if they would change an array before they have read it."""
 
 import re
 
@@ -81,7 +81,7 @@ def test_new_variables_can_be_computed_from_stored_variables(path):
 
 
 def mapped():
-    """Return a dataset with lazily opened coordinates of several encodings."""
+    """Return a dataset with coordinates of several types and encodings."""
     coordinates = {
         "lat": (("y", "x"), np.arange(8.0).reshape(2, 4)),
         "packed": ("y", [0.5, np.nan], {}, {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}),

@@ -73,7 +73,7 @@ def test_numeric_fill_values_of_variables_stored_as_bool_are_rejected(encoding, 
 
 
 def test_string_enum_members_in_attributes_are_stored_as_their_values():
-    class Axis(str, Enum):  # noqa: UP042 (that one tells its text)
+    class Axis(str, Enum):  # noqa: UP042 (StrEnum has another str)
         LATITUDE = "Y"
 
     store = {}
@@ -165,7 +165,7 @@ def test_unknown_encoding_key_error_suggests_similar_key():
 
 
 def documents(target):
-    """Return the attributes of a store's nodes as JSON, by path."""
+    """Return the attributes of all nodes of a store as JSON text, by path."""
     group = zarr.open_group(target, mode="r", use_consolidated=False)
     nodes = {"/": group, **dict(group.members())}
     return {path: json.dumps(dict(node.attrs), sort_keys=True) for path, node in nodes.items()}

@@ -1,4 +1,4 @@
-"""The upload pool limits the bytes in flight, and raises errors before the write ends."""
+"""The pool of uploads limits the bytes in flight, and raises errors before the write ends."""
 
 import pickle
 import threading

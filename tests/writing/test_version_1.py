@@ -1,4 +1,4 @@
-"""Zarr version 1: stores of a single array, and directories that contain them."""
+"""Zarr version 1: stores that consist of one array, and directories of such stores."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Exact upper bounds on the requests and round trips of writes to an object store."""
+"""Limits on the requests and round trips of writes to an object store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ CHUNKED = {f"v{number}": {"chunks": (10, 100)} for number in range(8)}
 
 
 def steps(first: int, last: int) -> xr.Dataset:
-    """Return 8 variables and 2 coordinates; 30 steps have 26 chunks and 22 v2 documents."""
+    """Return 8 variables and 2 coordinates.
+
+    With 30 steps, they have 26 chunks, and 22 documents in version 2.
+    """
     time = xr.Variable("time", np.arange(first, last), {"units": "days since 2000-01-01"})
     values = np.arange(first, last, dtype="f4")[:, np.newaxis] * np.ones(100, "f4")
     variables = dict.fromkeys(CHUNKED, (("time", "x"), values + 1))
@@ -28,7 +31,7 @@ def steps(first: int, last: int) -> xr.Dataset:
 
 @pytest.fixture
 def written(s3_server: S3Server) -> dict[str, Any]:
-    """Return the arguments for a store on the S3 server."""
+    """Return the arguments that select a store on the S3 server."""
     return {"target": f"{s3_server.url}/store", "storage_options": s3_server.storage_options}
 
 

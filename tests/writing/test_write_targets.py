@@ -1,4 +1,4 @@
-"""Targets of `to_nczarr`: stores, URLs and options, and files that belong to no store."""
+"""Targets of `to_nczarr`: stores, URLs, options, and files that do not belong to a store."""
 
 import json
 import os
@@ -231,7 +231,7 @@ LITTER = (".DS_Store", "._v", "Thumbs.db", "desktop.ini", "DESKTOP.INI", ".direc
 
 
 def littered(where, path):
-    """Return a folder with only files of file managers, and a function that lists it."""
+    """Return a folder that contains only files of file managers, and a function that lists them."""
     if where == "mapping":
         store = dict.fromkeys(LITTER, b"litter")
         return store, lambda: [name for name in LITTER if store.get(name) == b"litter"]

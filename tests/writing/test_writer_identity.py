@@ -1,4 +1,7 @@
-"""A rerun write recognizes the lock of its killed run by its identity, unless it was changed."""
+"""A rerun write recognizes the lock of its killed predecessor by the identity of the request.
+
+If the request was changed before it was rerun, it has another identity.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Writes to arrays that are shorter than their dimension."""
+"""Writes to arrays that are shorter than their dimensions."""
 
 import json
 
@@ -10,7 +10,7 @@ from tests.reading import read
 from xr_nczarr import ConflictError, to_nczarr
 
 
-# The values beyond the end of the array were written, but read as fill values.
+# Values beyond the end of the array were once written, but were then read as fill values.
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_mode_a_extends_array_shorter_than_dimension_but_region_write_does_not(
     zarr_format,
@@ -36,7 +36,7 @@ def test_mode_a_extends_array_shorter_than_dimension_but_region_write_does_not(
     assert json.loads(store[key])["shape"] == [6]
 
 
-# An append made old values beyond the end of the array part of it.
+# An append once made old values beyond the end of the array readable.
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("is_clean", [True, False], ids=["fill values", "old values"])
 def test_append_to_array_shorter_than_its_dimension_keeps_fill_values(zarr_format, is_clean):

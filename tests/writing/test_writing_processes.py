@@ -1,4 +1,4 @@
-"""Processes, threads and dask workers that write to one store."""
+"""Processes, threads and dask workers that write to the same store."""
 
 import pickle
 from contextlib import suppress
