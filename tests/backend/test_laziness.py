@@ -400,7 +400,7 @@ def test_dask_workers_can_read_local_and_s3_stores(where, stored, s3_server, wor
     assert workers.compute(total, sync=True) == VALUES.sum()
 
 
-def test_lazy_arrays_have_small_pickles_and_stable_tokens(stored, s3_server):
+def test_lazy_arrays_have_small_pickles_and_stable_dask_tokens(stored, s3_server):
     def lazy(target, **options):
         array = unwrapped(opened(target, **options).variables["v"]._data).source
         assert isinstance(array, LazyArray)

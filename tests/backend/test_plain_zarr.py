@@ -168,7 +168,7 @@ def test_zero_fill_value_in_reference_set_is_not_masked_regardless_of_target_typ
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_zero_in_reference_set_is_masked_only_with_use_zarr_fill_value_as_mask(
+def test_zero_in_reference_set_is_masked_only_if_use_zarr_fill_value_as_mask_is_true(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")

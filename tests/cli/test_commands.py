@@ -70,7 +70,9 @@ def test_closed_pipe_ends_command_silently():
 @pytest.mark.parametrize(
     ("command", "target", "code"), [("dump", "one", 0), ("info", "nothing", 2)]
 )
-def test_closed_stream_affects_neither_exit_code_nor_other_stream(command, target, code, tmp_path):
+def test_closed_output_stream_affects_neither_exit_code_nor_other_output_stream(
+    command, target, code, tmp_path
+):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), tmp_path / "one")
     shell = f"{sys.executable} -m xr_nczarr {command} {tmp_path}/{target} "
     for closed in (">&-", "2>&-"):

@@ -168,7 +168,7 @@ def test_vlen_array_codec_matches_numcodecs():
 
 
 @pytest.mark.parametrize("dtype", ["|O", "<U6"])
-def test_categories_without_label_decode_to_empty_strings(dtype):
+def test_categories_without_label_are_decoded_to_empty_strings(dtype):
     array = np.array(["male", "female", "other", "male"], dtype)
     settings = {"labels": ["female", "male"], "dtype": dtype, "astype": "|u1"}
     codec = make_codec(dtype, (4,), ("categorize", settings))
@@ -215,7 +215,7 @@ def test_scalar_with_scaling_filter_before_transpose_is_decoded():
     assert_decodes(codec, np.int16(15).tobytes(), np.array(1.5))
 
 
-def test_uncompressed_chunk_decodes_to_view():
+def test_uncompressed_chunk_is_decoded_to_view_of_its_buffer():
     codec = make_codec("<i4", (2, 2), ("bytes", {"endian": "little"}))
     data = np.arange(4, dtype="<i4")
     assert codec.raw

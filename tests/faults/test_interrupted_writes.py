@@ -402,7 +402,7 @@ def interrupted(write, before, changes):
     return objects
 
 
-def test_interrupted_append_without_compute_leaves_old_values():
+def test_interrupted_append_without_compute_leaves_store_in_old_or_new_state():
     before = {}
     to_nczarr(values(0, 3), before, unlimited_dims=["t"])
 
@@ -416,7 +416,7 @@ def test_interrupted_append_without_compute_leaves_old_values():
         assert result.identical(read(before)) or result.identical(read(complete.objects))
 
 
-def test_rerun_append_with_additional_variable_is_rejected_if_values_are_stored():
+def test_rerun_append_with_additional_variable_is_rejected_if_values_are_already_stored():
     before = {}
     to_nczarr(values(0, 3), before, unlimited_dims=["t"])
 

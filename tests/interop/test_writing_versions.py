@@ -307,7 +307,7 @@ def test_shards_from_source_encoding_are_kept_in_v3(path, tmp_path, version):
         assert grid["configuration"]["chunk_shape"] == [4, 6]
 
 
-def test_automatic_shards_match_zarr_python(path, tmp_path):
+def test_automatic_shard_shapes_match_zarr_python(path, tmp_path):
     values = np.arange(18 * 5).reshape(18, 5)
     encoding = {"v": {"shards": "auto", "chunks": (2, 1)}}
     to_nczarr(xr.Dataset({"v": (("x", "y"), values)}), path, zarr_format=3, encoding=encoding)
@@ -351,7 +351,7 @@ def test_codecs_that_cannot_be_stored_are_rejected(path, codecs, named):
     ("version", "place"),
     [(1, ("order", "F")), (2, ("order", "F")), ("3-draft", ("chunk_memory_layout", "F"))],
 )
-def test_transpose_filter_is_stored_as_fortran_order_outside_v3(path, version, place):
+def test_transpose_filter_is_stored_as_fortran_order_except_in_v3(path, version, place):
     original = numbers()[["i4"]]
     encoding = {"i4": {"filters": [TransposeCodec(order=(1, 0))]}}
     to_nczarr(original, path, zarr_format=version, encoding=encoding)
@@ -376,7 +376,7 @@ def test_deflate_is_stored_as_gzip_in_v3_and_zlib_in_v2(path, tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2, "3-draft"])
-def test_requested_shards_are_rejected_outside_v3(path, version):
+def test_requested_shards_are_rejected_except_in_v3(path, version):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     with pytest.raises(UnsupportedError, match="shards"):
         to_nczarr(numbers()[["i4"]], path, zarr_format=version, encoding=encoding)

@@ -218,7 +218,7 @@ def test_v3_raw_bytes_whose_type_alias_is_string_are_read_as_strings():
 @pytest.mark.parametrize(
     ("alias", "type_name"), [("char", "<f8"), ("char", "|S5"), ("char", "<u2"), ("string", "<f8")]
 )
-def test_variable_with_contradictory_type_alias_is_marked_broken(alias, type_name):
+def test_variable_with_contradictory_type_alias_is_marked_as_broken(alias, type_name):
     node = array("/v", (2,), type_name, references("/x", type_alias=alias))
     assert isinstance(only(interpret(hierarchy(root({"x": 2}), node))).error, MetadataError)
 
@@ -228,7 +228,7 @@ def test_variable_with_contradictory_type_alias_is_marked_broken(alias, type_nam
     ("type_name", "size"), [("<f4", 4), ("<f8", 8), ("|S5", 8), (">S1", 1), ("<U1", 1), ("<i2", 2)]
 )
 @pytest.mark.parametrize("stored", [0, "0", 7])
-def test_nczarr_shuffle_element_size_is_corrected(type_name, size, stored):
+def test_shuffle_element_size_is_corrected_in_nczarr(type_name, size, stored):
     specs = (
         CodecSpec("shuffle", {"elementsize": stored}, "filters"),
         CodecSpec("zlib", {"level": 1}),
@@ -240,7 +240,7 @@ def test_nczarr_shuffle_element_size_is_corrected(type_name, size, stored):
     )
 
 
-def test_plain_zarr_shuffle_element_size_is_unchanged():
+def test_shuffle_element_size_is_left_unchanged_in_plain_zarr():
     specs = (CodecSpec("shuffle", {"elementsize": 2}, "filters"),)
     node = array("/v", (2,), "<f8", codecs=specs)
     assert only(interpret(hierarchy(group(), node))).node is node
@@ -277,7 +277,7 @@ def test_dimension_names_resolve_to_parent_dimension_of_same_size():
     assert paths(dataset.variables["w"]) == ["/x", "/y"]
 
 
-def test_variable_that_contradicts_dimension_size_is_marked_broken():
+def test_variable_that_contradicts_dimension_size_is_marked_as_broken():
     first, second = (
         array(f"/{name}", (size,), attributes={"_ARRAY_DIMENSIONS": ["x"]})
         for name, size in (("a", 2), ("b", 3))
@@ -298,7 +298,7 @@ def test_variable_that_contradicts_dimension_size_is_marked_broken():
     [["x"], ["x", "y", "z"], "xy", {"x": 1}, ["x", 5], 7],
     ids=["too few", "too many", "text", "an object", "a number as a name", "a number"],
 )
-def test_variable_with_invalid_array_dimensions_is_marked_broken(names):
+def test_variable_with_invalid_array_dimensions_is_marked_as_broken(names):
     node = array("/v", (2, 3), attributes={"_ARRAY_DIMENSIONS": names, "units": "m"})
     variable = only(interpret(hierarchy(group(), node)))
     assert variable.error.place == "_ARRAY_DIMENSIONS"
@@ -324,7 +324,7 @@ def test_array_is_padded_or_truncated_to_size_of_unlimited_dimension(size, word)
 
 # Regression D21
 @pytest.mark.parametrize("size", [1, 3])
-def test_only_variable_that_contradicts_fixed_dimension_is_marked_broken(size):
+def test_only_variable_that_contradicts_fixed_dimension_is_marked_as_broken(size):
     bad, good = (
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )
@@ -347,7 +347,7 @@ def test_unlimited_dimension_can_be_empty():
     [["/nope"], ["/g/x"], ["/"], ["/t", "/x"], []],
     ids=["no dimension", "no group", "the root", "too many", "none"],
 )
-def test_variable_with_invalid_dimension_references_is_marked_broken(wrong):
+def test_variable_with_invalid_dimension_references_is_marked_as_broken(wrong):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(*wrong)))
     )

@@ -42,7 +42,7 @@ def read(target, engine="nczarr", **selection):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("pickled", [False, True])
-def test_references_from_replaced_set_are_never_mixed_with_new_ones(
+def test_references_from_replaced_set_are_never_mixed_with_new_references(
     target, monkeypatch, library, pickled
 ):
     write(reference_set(LOWER), target, record_size=2)
@@ -59,7 +59,7 @@ def test_references_from_replaced_set_are_never_mixed_with_new_ones(
     assert read(target) == UPPER.encode()
 
 
-def test_workers_do_not_mix_references_from_replaced_set_with_new_ones(tmp_path, workers):
+def test_workers_do_not_mix_references_from_replaced_set_with_new_references(tmp_path, workers):
     write(reference_set(LOWER), tmp_path / "set.parq", record_size=2)
     opened = xr.open_dataset(tmp_path / "set.parq", engine="nczarr", chunks={"x": 2})
     write(reference_set(UPPER), tmp_path / "set.parq", record_size=3)
@@ -76,7 +76,9 @@ def test_record_file_absent_from_new_set_is_not_read_as_missing_chunks(tmp_path)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_other_programs_can_read_and_change_sets_with_identifiers(tmp_path, monkeypatch, library):
+def test_other_programs_can_read_and_change_reference_sets_with_identifiers(
+    tmp_path, monkeypatch, library
+):
     target = str(tmp_path / "set.parq")
     write(reference_set(LOWER), target, record_size=2)
     assert read(target, "kerchunk") == LOWER.encode()
@@ -88,7 +90,7 @@ def test_other_programs_can_read_and_change_sets_with_identifiers(tmp_path, monk
     assert read(target) == LOWER.replace("f", "F").encode()
 
 
-def test_invalid_set_identifier_raises_reference_set_error():
+def test_invalid_identifier_of_reference_set_raises_reference_set_error():
     document = {"metadata": {}, "record_size": 5, "xr_nczarr_set_id": 7}
     with pytest.raises(ReferenceSetError, match=r'"xr_nczarr_set_id" is 7; expected a string'):
         parse_parquet_references(json.dumps(document).encode(), list)

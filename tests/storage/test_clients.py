@@ -190,7 +190,7 @@ def test_fsspec_is_chosen_for_environment_variables_without_obstore_equivalent(
         open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
 
 
-def test_error_names_azure_option_that_obstore_lacks() -> None:
+def test_error_includes_name_of_azure_option_that_obstore_lacks() -> None:
     options = {"connection_string": "AccountName=a;AccountKey=eA==", **OBSTORE}
     with pytest.raises(UnsupportedError, match="support the storage option connection_string"):
         open_store("az://container/a", storage_options=options)

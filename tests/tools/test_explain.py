@@ -142,7 +142,7 @@ def test_explain_predicts_requests_for_rectilinear_chunks(name, selection):
 
 
 @pytest.mark.parametrize(("rows", "at_most"), [(slice(0, 20), False), (3, True)])
-def test_explain_returns_upper_bound_for_shards(rows, at_most):
+def test_explain_returns_upper_bound_on_requests_for_parts_of_shards(rows, at_most):
     store = stored(3, chunks=(5, 20), shards=(20, 60))
     (result,) = xr_nczarr.explain(store, {"y": rows, "x": slice(0, 30)}, variables=["v"]).readings
     dataset = xr.open_dataset(store, engine="nczarr")

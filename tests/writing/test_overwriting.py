@@ -14,7 +14,7 @@ from xr_nczarr import ConflictError, ExistsError, NotFoundError, RefusedError, t
 
 
 # Regression D61
-def test_mode_a_removes_nothing(path):
+def test_mode_a_removes_nothing_from_existing_store(path):
     to_nczarr(series(0, 2), path)
     before = read_objects(path)
     url = f"file://{path}#mode=nczarr,file"

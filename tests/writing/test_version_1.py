@@ -39,7 +39,7 @@ def test_named_and_unnamed_variables_round_trip_in_v1(path, values):
     assert xr.open_dataarray(path, engine="nczarr").load().identical(array)
 
 
-def test_unnamed_array_is_named_data():
+def test_unnamed_array_becomes_variable_named_data():
     meta = {"zarr_format": 1, "shape": [2], "chunks": [2], "dtype": "<i2", "fill_value": 0}
     meta |= {"order": "C", "compression": None, "compression_opts": None}
     store = {"meta": json.dumps(meta).encode(), "0": b"\1\0\2\0"}
