@@ -55,7 +55,7 @@ def azure() -> Iterator[str]:
 
 @contextmanager
 def google() -> Iterator[str]:
-    """Run a server of Google Cloud Storage, and yield its URL. It has one empty bucket."""
+    """Run a Google Cloud Storage server, and yield its URL. The server has one empty bucket."""
     pytest.importorskip("gcsfs")
     emulator = pytest.importorskip("gcp_storage_emulator.server")
     port = _free_port()

@@ -46,7 +46,7 @@ def _is_plain(value: Any) -> bool:
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen_objects() -> None:
-    """Exclude the objects of earlier test modules, so that garbage collection stays fast."""
+    """Exclude objects of earlier test modules from garbage collection, to keep it fast."""
     gc.collect()
     gc.freeze()
 

@@ -20,7 +20,7 @@ RAW: dict[str, Any] = {
     "decode_timedelta": False,
     "concat_characters": False,
 }
-"""Options under which xarray leaves stored values and attributes as they are."""
+"""Options that make xarray leave stored values and attributes unchanged."""
 
 
 def read(target: Any, way: Any = "eager", **options: Any) -> xr.Dataset:
@@ -123,7 +123,7 @@ def assert_attributes(result: Mapping[Any, Any], expected: Mapping[str, Any], pl
 
 
 def open_store(target: Any, *, must_exist: bool = True, **access: Any) -> Store:
-    """Open the store of a target; storage options may contain only options of this package."""
+    """Open the store of a target. The storage options can be only options of this package."""
     own = {name: access.pop(name) for name in ("retry", "missing_status") if name in access}
     options = {**(access.pop("storage_options", None) or {}), **own}
     access = Access(storage_options=options, **access)

@@ -64,7 +64,11 @@ class Request(NamedTuple):
 
 @dataclass
 class Fault:
-    """A fault of requests for `path`. It skips `after` requests, and then occurs `times` times."""
+    """A fault that skips `after` matching requests, and then occurs `times` times.
+
+    A request matches if its path matches the pattern `path`. If `times` is None, the fault does not
+    end.
+    """
 
     kind: FaultKind
     path: str = "*"

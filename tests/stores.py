@@ -289,7 +289,7 @@ def _group_notes(group: Group, is_root: bool, vintage: Vintage, release: str) ->
 def _node(
     key: str, document: dict, attrs: dict, notes: dict[str, Any], vintage: Vintage
 ) -> dict[str, Any]:
-    """Return the documents of a node. They contain its annotations in the place of the vintage."""
+    """Return the documents of a node, with its annotations where the release stores them."""
     prefix = key[: key.rindex("/") + 1] if "/" in key else ""
     spelled = {name: _attribute(value, vintage) for name, value in attrs.items()}
     values = {name: value for name, (value, _) in spelled.items()}

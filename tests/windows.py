@@ -96,10 +96,10 @@ def take_away(*names: str) -> None:
 
 
 def become_windows(drive: str) -> None:
-    r"""Make this process, permanently, use the folder `drive` as ``C:\`` and no POSIX calls.
+    r"""Simulate Windows in this process until it ends, with the folder `drive` as ``C:\``.
 
-    Paths that begin with ``/`` remain Linux paths, because the interpreter and other libraries need
-    them. A test that accesses a network share (``\\server\share``) fails.
+    POSIX calls are removed. Paths that begin with ``/`` remain Linux paths, because the interpreter
+    and other libraries need them. A test that accesses a network share (``\\server\share``) fails.
     """
     disk = _Disk(drive)
     os.makedirs(f"{drive}/work", exist_ok=True)
@@ -214,7 +214,7 @@ class _Disk:
             fcntl.flock(self.turns, fcntl.LOCK_UN)
 
     def check_closed(self, path: str) -> None:
-        """Raise the error of Windows if a file is open, or if a folder contains an open file."""
+        """Raise Windows' error if a file is open, or if a folder contains an open file."""
         for process in _listdir(self.processes):
             try:
                 numbers = _listdir(f"/proc/{process}/fd")
@@ -234,7 +234,7 @@ class _Disk:
             return path
         text = os.fsdecode(path)
         if text.startswith("/") and not text.startswith("//"):
-            return text.replace("\\", "/")  # os.walk joins names to what os.scandir yields
+            return text.replace("\\", "/")  # os.walk joins names and paths from os.scandir
         drive, rest = ntpath.splitdrive(_absolute(text))
         assert drive.upper() == "C:", f"{text} was touched"
         real = self.folder

@@ -55,7 +55,7 @@ each_opener = pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS)
 
 @pytest.fixture(params=["directory", "zip", "mapping", "http", "s3", "references"])
 def served(request, tmp_path):
-    """Return a function that serves a directory and returns its target and options."""
+    """Return a function that serves a directory, and returns a target and its options."""
 
     def serve(folder):
         if request.param == "zip":
@@ -78,7 +78,7 @@ def served(request, tmp_path):
 
 
 def change(store, name, **members):
-    """Change attributes of a variable in its own and in the consolidated metadata."""
+    """Change attributes of a variable, both in its own document and in consolidated metadata."""
     consolidated = json.loads((store / ".zmetadata").read_text())
     consolidated["metadata"][f"{name}/.zattrs"] |= members
     (store / ".zmetadata").write_text(json.dumps(consolidated))

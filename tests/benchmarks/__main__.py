@@ -32,11 +32,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD", help=f"of {', '.join(FAMILIES)}, …")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--data", type=Path, help="where the stores are made and kept")
+    parser.add_argument("--data", type=Path, help="folder in which the stores are created and kept")
     parser.add_argument(
         "--json",
         type=Path,
-        help="JSON file whose results are replaced for the measured rows",
+        help="JSON file in which to replace the results of the measured benchmarks",
     )
     parser.add_argument("--plot", type=Path, help="file for a plot (SVG, PNG or PDF)")
     parser.add_argument("--page", type=Path, help="page whose results are replaced")

@@ -145,7 +145,7 @@ def starting(directory: Path) -> Iterator[Row]:
     if not store.exists():
         xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store)
     environment = dict(os.environ)
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each import compiles
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise, each import compiles the module
 
     def run(*arguments: object) -> Callable[[], int]:
         command = [sys.executable, *map(str, arguments)]

@@ -16,9 +16,9 @@ NO_PEERS = ("baseline", "limit", "undecoded", "encoding alone", "xarray alone")
 """First words of the names of implementations whose values are not compared."""
 
 SHORTEST = 0.02
-"""Seconds that a measurement takes at least; shorter work is repeated, as in timeit.
+"""Minimum duration of a measurement in seconds. Shorter work is repeated, as by timeit.
 
-A single run of a millisecond depends on what the previous run left in the processor's caches.
+The time of a short run depends on what the previous run left in the processor's caches.
 """
 
 
@@ -82,7 +82,10 @@ class Result:
 
 
 def within(seconds: float) -> Callable[[], None]:
-    """Return an implementation that only sleeps for a time, so that a time limit has a ratio."""
+    """Return an implementation that sleeps for this time.
+
+    Its ratio shows whether the time of xr_nczarr is within this limit.
+    """
     return lambda: time.sleep(seconds)
 
 

@@ -24,14 +24,14 @@ OVERVIEW = {
     "1,000 chunks of 16 kB over HTTP, 20 ms": "read 1,000 chunks over HTTP, 20 ms",
     "write 265 MB, blosc": "write 265 MB, Blosc",
 }
-"""Rows shown in the figure for users, and their labels."""
+"""Benchmarks in the figure for users, and their labels."""
 PEERS = {
     "xarray and zarr-python": ("engine zarr", "to_zarr"),
     "zarr-python": ("zarr-python", "zarr-python, obstore"),
     "zarrs": ("zarrs",),
     "tensorstore": ("tensorstore",),
 }
-"""Libraries in the figure for users, and their names in the rows."""
+"""Libraries in the figure for users, and the names of their implementations."""
 
 
 def draw(results: list[Result], path: Path) -> None:

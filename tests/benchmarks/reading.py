@@ -223,7 +223,7 @@ def small_chunks(directory: Path) -> Iterator[Row]:
         goals: dict[str, float] = {"zarrs": 1, "tensorstore": 1}
         if name == "raw":
             goals = {"zarrs": 2, "tensorstore": 1.5}
-        if count < 100_000:  # because it takes half a minute
+        if count < 100_000:  # zarr-python would take half a minute
             implementations["zarr-python"] = lambda zarr_array=zarr_array: zarr_array[...]
             goals["zarr-python"] = 15
         if name == "raw":
@@ -235,7 +235,7 @@ def small_chunks(directory: Path) -> Iterator[Row]:
 def selections(directory: Path) -> Iterator[Row]:
     """Yield benchmarks of selections, for example of a point or a row of each chunk."""
     rows = np.array([3, 77, 500, 1000])
-    # By name, with the goal for blosc chunks.
+    # The selections by name, each with the goal for blosc chunks.
     cases = {
         "point series": ((slice(None), slice(500, 501), slice(500, 501)), 4),
         "one row of every chunk": ((slice(None), slice(500, 501), slice(None)), 4),
@@ -302,7 +302,7 @@ def _baseline_blocks(directory: Path, path: Path) -> dict[str, Callable[[], None
     return {
         "point series": first,
         "one row of every chunk": first,
-        "one box of every chunk": second,  # it spans two blocks
+        "one box of every chunk": second,  # the box spans two blocks
         "strided": baselines.reading(files[: count // 4], decode, whole),
         "orthogonal": baselines.reading(files[:3], decode, whole),
     }

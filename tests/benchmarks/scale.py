@@ -1,7 +1,9 @@
 """Benchmarks of three sizes, in which each store is ten times as large as the previous one.
 
-The number of variables, groups, chunks or references grows. ``python -m tests.benchmarks.scale
-FOLDER`` prints the table of docs/scale.md.
+The number of variables, groups, chunks or references grows. This command prints the table of
+docs/scale.md:
+
+``python -m tests.benchmarks.scale FOLDER``
 """
 
 from __future__ import annotations

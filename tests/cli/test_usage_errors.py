@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (one row per use)
-"""Usage errors on the command line: each exits with code 2 and prints one line for shell users."""
+"""Usage errors on the command line. Each exits with code 2 and prints one line for shell users."""
 
 import io
 import os

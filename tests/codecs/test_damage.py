@@ -54,7 +54,7 @@ def mutate(data, chance):
 
 
 def decodes(codec, data, out=None):
-    """Return whether `data` decodes; any error other than an NczarrError fails the test."""
+    """Return whether `data` can be decoded. Errors other than an NczarrError fail the test."""
     try:
         codec.decode(data, out)
     except (ChunkError, LimitError) as error:

@@ -281,7 +281,7 @@ def test_skipped_variables_do_not_count_toward_zarr_v1_limit_of_one_variable(
 
 
 def huge_array(size: int, chunk: int, values: bytes = b"") -> dict[str, bytes]:
-    """Return a store with an array of `size` bytes, whose first chunks contain one value each."""
+    """Return a store with an array of `size` bytes. Only one chunk for each of `values` exists."""
     document = array_document([size], "|u1", chunks=[chunk], fill_value=0)
     return {
         ".zgroup": b'{"zarr_format": 2}',

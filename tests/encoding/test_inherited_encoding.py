@@ -149,7 +149,7 @@ def test_repeated_appends_keep_source_chunk_sizes(steps, blocks, grown, tmp_path
 @pytest.mark.parametrize(
     ("leftover", "expected"),
     [
-        ({"chunks": (24, 20, 30)}, (24, 20, 30)),  # by position
+        ({"chunks": (24, 20, 30)}, (24, 20, 30)),  # matched by position
         ({"chunks": (24, 20, 30), "original_shape": (48, 20, 30)}, None),
         ({"chunks": ((24, 24), (20,), (30,))}, None),
         ({"chunks": 10}, (10, 10, 10)),

@@ -29,7 +29,7 @@ def test_times_not_representable_in_stored_units_are_rejected(path):
 @pytest.mark.parametrize(
     ("fits", "other"),
     [
-        ([], "2000-01-01T00:00:11"),  # in seconds, too large a number to be decoded as days
+        ([], "2000-01-01T00:00:11"),  # in seconds, the number is too large to be decoded as days
         (["2022-07-20", "2022-07-21"], "2022-07-22T00:00:11"),
         (["2022-07-20"], "2100-01-01T00:00:11"),
     ],

@@ -92,7 +92,7 @@ def wait_for(condition):
 
 
 def fail_or_wait(block, folder, block_info):
-    """Fail in the first block, while the second block is in progress until the file `go` exists."""
+    """Fail in the first block while the second block waits for the file `go`."""
     if block_info[0]["chunk-location"][0]:
         open(f"{folder}/started", "w").close()
         wait_for(lambda: os.path.exists(f"{folder}/go"))

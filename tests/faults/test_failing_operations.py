@@ -151,7 +151,7 @@ def test_failing_codec_leaves_old_store_intact(tmp_path, monkeypatch, write):
 
 
 class Snapshots(dict):
-    """A dict that records a copy of itself after each change, and None after each sync."""
+    """A dict that records its content after each change, and None after each sync."""
 
     def __init__(self, objects):
         super().__init__(objects)

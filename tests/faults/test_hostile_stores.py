@@ -1,4 +1,4 @@
-"""Hostile stores, which contain any JSON in place of any member or names of other places.
+"""Hostile stores, with any JSON values in place of members, and with names that point elsewhere.
 
 Each store opens or raises an NczarrError. At least 99 of 100 errors name the store and the key.
 """

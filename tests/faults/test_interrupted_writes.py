@@ -29,7 +29,7 @@ def read(objects, **options):
 
 
 def states(write, before):
-    """Yield the state after each change made by `write`; the last state is complete."""
+    """Yield the objects after each change that `write` makes. The last change completes it."""
     for changes in range(1000):
         objects = dict(before)
         try:
@@ -130,7 +130,7 @@ def test_interrupted_append_can_be_retried_or_abandoned(layout, unlimited, coord
 
 
 def test_interrupted_append_can_be_retried_even_if_journal_exceeds_document_limit():
-    """Like consolidated metadata, the journal contains all changed documents."""
+    """The journal contains all changed documents, so it can be larger than each of them."""
     before, new = {}, values(0, 9)
     for name in ("a", "n"):  # two thirds of the limit each
         new[name].attrs["many"] = np.zeros(170_000, "i4")

@@ -177,7 +177,10 @@ CASES += [("append", layout) for layout in LAYOUTS if layout not in USUAL.values
 
 
 def states(path, layout):
-    """Return the state of the store for each way of reading it: None, or a dataset."""
+    """Return the dataset in the store, or None, for each way of reading.
+
+    If the store has version 2, compare the dataset with what netcdf-c reads.
+    """
     result = [read_or_none(path, **options) for options in ({}, {"consolidated": False})]
     if result[0] is not None and LAYOUTS[layout][1] == 2:
         # netcdf-c ignores the journal; while one exists, it rejects arrays of different lengths.
@@ -292,7 +295,10 @@ def test_upgrade_killed_at_any_step_preserves_content_and_can_be_retried(
 
 
 def assert_each_chunk_is_old_or_new(result, start, stop):
-    """Check the signs: rows outside the region are old, and each chunk inside has one sign."""
+    """Check that each chunk in the region is old or new, and that other rows are old.
+
+    New values have the opposite sign.
+    """
     old = values(0, 18)
     np.testing.assert_array_equal(np.abs(result.a), old.a)
     xr.testing.assert_identical(result.time, old.time)

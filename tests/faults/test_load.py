@@ -156,7 +156,7 @@ def test_full_disk_leaves_old_store_intact(tmp_path, size):
 
 
 def write_without_permission():
-    """Replace, append and read without permission. The user root becomes nobody first."""
+    """Replace, append and read without permission. First, root switches to the user nobody."""
     result = []
     for nobody in (False, True):  # the first pass imports modules as root
         if nobody and os.geteuid() == 0:
@@ -185,7 +185,7 @@ def write_without_permission():
 
 
 def copy_without_permission():
-    """Copy an unreadable zip file and directory. The user root becomes nobody first."""
+    """Copy an unreadable zip file and directory. First, root switches to the user nobody."""
     result = []
     for nobody in (False, True):
         if nobody and os.geteuid() == 0:

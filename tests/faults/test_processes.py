@@ -169,7 +169,7 @@ def references_of(store, url):
 
 
 def write_a_row(path, row):
-    """Write one row of the only chunk in each round, and return whether it was stored."""
+    """Write a row of one chunk in each round. Return whether every round stored its values."""
     right = True
     for turn in range(1, ROUNDS + 1):
         part = xr.Dataset({"a": (("y", "x"), np.full((1, 10), turn + 1000.0 * row))})
@@ -209,7 +209,7 @@ def append_rows(path, told):
 
 
 def read_while_appending(path):
-    """Read until the appending process has ended, and return the observed lengths."""
+    """Read until the appending process has ended, and return the lengths that were read."""
     reported, tell = os.pipe()
     pid, lengths, ended = begin(append_rows, path, reported), [3], False
     while not ended:

@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="try one mutant, with its traceback")
     parser.add_argument("--guided", action="store_true", help="let atheris choose the mutants")
-    parser.add_argument("--seconds", type=int, default=0, help="how long at most, when guided")
+    parser.add_argument("--seconds", type=int, default=0, help="time limit of guided fuzzing")
     original = parser.parse_args(arguments)
     if original.only is not None:
         from tests.fuzz.mutants import mutant

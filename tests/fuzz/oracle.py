@@ -15,7 +15,7 @@ from types import FrameType
 from xr_nczarr.errors import NczarrError
 
 MAX_CHUNK_BYTES = 16 << 20
-"""The `max_chunk_bytes` of targets; valid chunks never declare more."""
+"""The limit `max_chunk_bytes` of all targets. Valid chunks never declare more bytes."""
 MAX_GROWTH = (64 << 20) + 2 * MAX_CHUNK_BYTES
 MAX_SECONDS = 5.0
 

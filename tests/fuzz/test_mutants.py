@@ -1,7 +1,8 @@
 """Mutants of each corpus yield a result or an NczarrError, within limits on time and memory.
 
-The tests try a few mutants in a fixed order. To try more, run ``python -m tests.fuzz all --mutants
-100000``.
+The tests try a few mutants in a fixed order. This command tries more:
+
+``python -m tests.fuzz all --mutants 100000``
 """
 
 import os

@@ -48,7 +48,10 @@ def tree() -> xr.DataTree:
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Return the objects of v2, v3 and NCZarr trees by key, with and without consolidation."""
+    """Return the objects of v2, v3 and NCZarr trees by key.
+
+    There are trees with and without consolidated metadata.
+    """
     folder = tmp_path_factory.mktemp("trees")
     for version in (2, 3):
         for consolidated in (True, False):

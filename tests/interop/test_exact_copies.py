@@ -228,7 +228,10 @@ def test_shadowed_dimension_is_named_by_full_path_in_plain_zarr(
 
 
 def check_attributes(holder: Any, node: Any) -> None:
-    """Check that the attributes of `holder` have equal names, order and values in `node`."""
+    """Check that the attributes of `holder` have equal names, order and values in `node`.
+
+    The values of `_FillValue` are not compared.
+    """
     stored = dict(node.attrs)
     stored.pop("_ARRAY_DIMENSIONS", None)
     assert [*stored] == holder.ncattrs()

@@ -54,7 +54,7 @@ class StoreOfPath(AbstractDataStore):
 
 class Nczarr:
     engine = "nczarr"
-    file_format = "NETCDF4"  # the suites derive the supported types from it
+    file_format = "NETCDF4"  # from which the suites derive the supported types
     counter = itertools.count()
 
     @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ class TestNetCDF4(Nczarr, suites.NetCDF4Base):
 
     @pytest.fixture
     def files(self, monkeypatch, tmp_path):
-        """Write stores instead of files, both by xarray and by netCDF4 itself."""
+        """Make xarray and netCDF4 itself write stores instead of files."""
 
         @contextlib.contextmanager
         def new_url():

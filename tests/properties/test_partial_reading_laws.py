@@ -104,7 +104,7 @@ ORDERS = st.permutations(range(6))
 @given(ORDERS, ORDERS | st.none(), st.sampled_from([1, 2, 3, 6]), st.sampled_from(["f4", "M8[s]"]))
 @pytest.mark.parametrize("codecs", [(), (BLOSC,)], ids=["raw", "blosc"])
 def test_integer_array_selections_of_whole_chunks_match_numpy(codecs, order, columns, chunk, dtype):
-    """Adjacent elements of a chunk may have positions in the result that are far apart."""
+    """Adjacent elements of a chunk may be far apart in the result."""
     values = np.arange(36).reshape(6, 6).astype(dtype)
     encode = Blosc().encode if codecs else np.ndarray.tobytes
     chunks = (chunk, 6 if columns is None else chunk)

@@ -1,4 +1,4 @@
-"""Merged ranges yield the same bytes with no more requests."""
+"""Merged ranges yield the same bytes, and never require more requests."""
 
 from hypothesis import given
 from hypothesis import strategies as st

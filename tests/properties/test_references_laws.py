@@ -1,4 +1,4 @@
-"""Looking up references one by one equals full expansion, and rendered sets are parsed back."""
+"""Lazy lookups yield the same references as full expansion, and rendered sets are parsed back."""
 
 import itertools
 import json
@@ -210,7 +210,10 @@ STARTS = [0, 7, 95, 10**7 - 3, 10**8 - 3, 10**15 - 3, 10**16 - 3]
 
 @st.composite
 def runs(draw):
-    """Draw members with mostly regular chunk keys. The chunks of two arrays alternate."""
+    """Draw members of one or two arrays with mostly regular chunk keys.
+
+    The members of two arrays alternate, as in a document that lists the arrays of a file together.
+    """
     separator, start = draw(st.sampled_from("./")), draw(st.sampled_from(STARTS))
     prefixes = draw(st.lists(st.sampled_from(PREFIXES), min_size=1, max_size=2, unique=True))
     files = draw(st.lists(st.sampled_from(FILES), min_size=1))

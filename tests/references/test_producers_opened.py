@@ -125,7 +125,7 @@ def original(paths):
 def masking(produce):
     """Return the option that disables masking by `fill_value` for sets from VirtualiZarr.
 
-    VirtualiZarr stores HDF5's fill values in this member, which do not mark missing values.
+    VirtualiZarr stores HDF5's fill values in `fill_value`, even if they do not mark missing values.
     """
     return {"use_zarr_fill_value_as_mask": False} if produce is virtualizarr else {}
 

@@ -261,7 +261,7 @@ def test_fsspec_reads_written_reference_set(tmp_path, name):
 
 @pytest.fixture(scope="module", params=["2", "3"])
 def variables_of_every_encoding(request, tmp_path_factory):
-    """Return a store with variables that other programs often misread, its dataset and version."""
+    """Return a store that other programs often misread, its dataset, and its Zarr version."""
     field = np.where(np.arange(240) % 7, np.arange(240) / 4, np.nan).reshape(20, 12)
     names = ["double", "float", "nan", "packed", "integer", "deflated", "undeclared"]
     dataset = xr.Dataset(dict.fromkeys(names, (("y", "x"), field)), {"x": np.arange(12.0)})
@@ -370,7 +370,7 @@ def test_invalid_consolidated_metadata_is_left_unchanged(text):
 
 
 def test_rewriting_fill_value_preserves_json_text_of_other_attributes():
-    """netcdf-c reads text that resembles a number exactly as stored, such as 1.50."""
+    """If an attribute is text, netcdf-c reads 1.50 as "1.50", so it must not become 1.5."""
     array = array_document([2], "<f8", fill_value=-1.0)
     attributes = '{"version": 1.50, "a": "\\"_FillValue\\": 7", "_FillValue" :[-1.0] , "z": 0.10}'
     references = collect_references({}.items())
@@ -479,7 +479,7 @@ def test_interrupted_write_to_remote_directory_leaves_no_set_and_can_be_repeated
 def interrupt(patch, allowed, killed):
     """Make every write after the first `allowed` writes fail.
 
-    If `killed` is True, objects are not deleted either after the first failure.
+    If `killed` is True, objects are not deleted after the first failure either.
     """
     put, delete = RemoteStore.put, RemoteStore.delete
     requests = []

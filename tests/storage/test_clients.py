@@ -50,7 +50,7 @@ KEYS = {"key": "K", "secret": "S"}
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
-    """Return an environment that does not affect the choice of client."""
+    """Remove environment variables that affect the choice of client, and return the monkeypatch."""
     for name in os.environ:
         if name.startswith("AWS_") or name.lower().endswith(
             ("_proxy", "_ca_bundle", "ssl_cert_file")

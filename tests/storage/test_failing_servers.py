@@ -41,7 +41,7 @@ Connect = Callable[..., Any]
 
 
 class FakeTime:
-    """A clock that advances only when a function sleeps."""
+    """A clock that advances only when its method `sleep` is called."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -165,7 +165,7 @@ def test_zip_entries_with_names_other_than_plain_relative_paths_are_rejected(
 def damaged(path: Path, find: bytes, offset: int, value: bytes) -> ZipStore:
     """Overwrite bytes in a zip file with `value`, and open it.
 
-    The bytes start `offset` bytes after the start of the first `find`.
+    The bytes start `offset` bytes after the start of the first occurrence of `find`.
     """
     data = bytearray(path.read_bytes())
     place = data.index(find) + offset

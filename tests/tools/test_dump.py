@@ -26,7 +26,7 @@ def run(*command):
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory):
-    """Return an ncgen file with everything that CDL can express, and an equal store of netcdf-c."""
+    """Return a netCDF file with everything that CDL can express, and an equal store of netcdf-c."""
     folder = tmp_path_factory.mktemp("types")
     path = folder / "types.nc"
     run("ncgen", "-4", "-o", str(path), str(FIXTURES / "cdl" / "types.cdl"))
@@ -245,7 +245,7 @@ def test_ncgen_accepts_special_attributes_of_strings_without_fill_value(tmp_path
 
 @needs_ncgen
 def test_requested_string_widths_are_preserved_by_dump_and_ncgen(tmp_path):
-    """netcdf-c shows only requested widths; without them, the width would become 128."""
+    """As in netcdf-c, only requested widths are attributes. netcdf-c's default width is 128."""
     first, text, again = tmp_path / "first", tmp_path / "s.cdl", tmp_path / "again.nc"
     dataset = xr.Dataset({"s": ("x", ["a", "bc"]), "t": ("x", ["d", "e"])})
     xr_nczarr.to_nczarr(dataset, first, encoding={"s": {"_nczarr_maxstrlen": 30}})
