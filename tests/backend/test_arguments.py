@@ -85,7 +85,7 @@ def test_open_dataset_options_argument_is_equivalent_to_keyword_arguments(docume
     ],
     ids=str,
 )
-def test_unsupported_argument_error_suggests_fix(stored, options, message):
+def test_error_for_unsupported_argument_suggests_fix(stored, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
         read(stored, **options)
 

@@ -271,7 +271,7 @@ def test_datatree_starts_at_group_in_url(groups):
     assert tree["deep/t"].values.tolist() == [8, 9]
 
 
-def test_missing_group_error_lists_existing_groups(groups, tmp_path):
+def test_error_for_missing_group_lists_existing_groups(groups, tmp_path):
     names = r"groups are 'other', 'sub', 'sub/deep'"
     options = {"storage_options": {"fo": groups}}
     for target, group, missing in (

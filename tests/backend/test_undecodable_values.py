@@ -17,7 +17,7 @@ from xr_nczarr.backend.lazy import decoder_errors_as_metadata
     ],
     ids=str,
 )
-def test_undecodable_attribute_warning_includes_attribute_name(attributes):
+def test_warning_about_undecodable_attribute_includes_attribute_name(attributes):
     message = r"^/a was not decoded: mapping, attribute .*variable /a\)"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(plain_objects(**attributes), engine="nczarr")

@@ -83,7 +83,7 @@ def test_datatree_contains_all_groups(tmp_path: Path) -> None:
     xr.testing.assert_identical(inner, tree["g/deep"].to_dataset(inherit=False))
 
 
-def test_missing_group_error_includes_group_name(tmp_path: Path) -> None:
+def test_error_for_missing_group_includes_group_name(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", sample("4.10"), "4.10")
     with pytest.raises(xr_nczarr.NotFoundError, match="nowhere"):
         xr.open_dataset(store, engine="nczarr", group="g/nowhere")
@@ -206,7 +206,7 @@ def test_stores_written_by_xarray_open_identically_with_nczarr_and_zarr_engines(
                 np.testing.assert_equal(left, variable.encoding[key], f"{name}.{key}")
 
 
-def test_damaged_json_error_includes_key(tmp_path: Path) -> None:
+def test_error_for_damaged_json_includes_key(tmp_path: Path) -> None:
     documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
     documents |= {"good/.zarray": array_document((2,)), "good/0": bytes(8)}
     documents |= {"bad/.zarray": json.dumps(array_document((2,)))[:-9], "bad/0": bytes(8)}

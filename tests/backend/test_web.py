@@ -227,7 +227,7 @@ def test_netcdf_c_stores_open_even_if_server_sends_web_pages_for_missing_objects
 
 @with_ranges
 @pytest.mark.parametrize("target", ["nothing", "nothing.json", "reference::{}/nothing.json"])
-def test_missing_store_error_quotes_page_sent_by_server(http_server, cached, target):
+def test_error_for_missing_store_quotes_page_sent_by_server(http_server, cached, target):
     http_server.fallback = PAGE
     url = f"{http_server.url}/{target}"
     if "reference" in target:

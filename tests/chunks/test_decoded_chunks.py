@@ -234,7 +234,7 @@ def test_replaced_shard_is_not_read_with_old_index(monkeypatch, kind):
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-def test_unreadable_chunk_error_includes_location_and_remedy(
+def test_error_for_unreadable_chunk_includes_location_and_remedy(
     compressed: bool, http_server: HttpServer
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:

@@ -553,7 +553,7 @@ def test_fill_value_in_scalar_map_is_preserved(tmp_path):
     np.testing.assert_array_equal(read, [0.5, np.nan, np.nan])
 
 
-def test_out_of_range_value_error_names_variable_and_chunk(tmp_path):
+def test_error_for_out_of_range_value_names_variable_and_chunk(tmp_path):
     with pytest.raises(
         ChunkError, match=r"value 40000.* does not fit in dtype int16.*variable /v, chunk \(0,\)"
     ):

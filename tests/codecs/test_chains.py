@@ -499,7 +499,7 @@ def test_compressed_streams_are_decoded_in_bounded_pieces(spec, filters, monkeyp
         ("json2", {"encoding": "zip"}, UnsupportedError, "encoding"),
     ],
 )
-def test_invalid_codec_error_includes_codec_and_reason(name, configuration, kind, words):
+def test_error_for_invalid_codec_includes_codec_and_reason(name, configuration, kind, words):
     with pytest.raises(kind, match=words) as caught:
         make_codec("<f4", (3, 3), (name, configuration))
     assert type(caught.value) is kind

@@ -110,7 +110,7 @@ def test_decoding_truncated_chunk_raises_chunk_error(chain):
 
 @pytest.mark.parametrize("spec", COMPRESSORS, ids=lambda spec: spec[0])
 @pytest.mark.parametrize("count", [2999, 3001, 1, 9000])
-def test_wrong_chunk_size_error_includes_actual_and_expected_size(spec, count):
+def test_error_for_wrong_chunk_size_includes_actual_and_expected_size(spec, count):
     name, _ = spec
     data = bytes(make_codec("<i4", (count,), spec).encode(np.arange(count, dtype="<i4")))
     codec = make_codec("<i4", (3000,), spec)

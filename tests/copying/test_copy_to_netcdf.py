@@ -75,7 +75,7 @@ def test_stores_from_every_netcdf_c_release_can_be_copied_to_files(
             xr.testing.assert_identical(dataset, expected[path])
 
 
-def test_missing_target_folder_error_names_folder(tmp_path: Path) -> None:
+def test_error_for_missing_target_folder_names_folder(tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("t", [1])}), tmp_path / "a")
     with pytest.raises(
         xr_nczarr.NotFoundError, match=r"none/a\.nc: the parent folder of the target does not exist"
@@ -245,7 +245,7 @@ def test_copying_to_netcdf_file_shows_progress(store: Path, tmp_path: Path, caps
     assert "100%" in capsys.readouterr().err
 
 
-def test_missing_netcdf4_error_suggests_installation(store: Path, tmp_path: Path) -> None:
+def test_error_for_missing_netcdf4_suggests_installation(store: Path, tmp_path: Path) -> None:
     program = "import sys; sys.modules['netCDF4'] = None; from xr_nczarr.cli.main import main; "
     command = [sys.executable, "-c", program + "sys.exit(main(sys.argv[1:]))", "copy", str(store)]
     done = subprocess.run(

@@ -345,7 +345,7 @@ def test_fill_value_of_wrong_kind_is_ignored_if_inherited_and_rejected_if_explic
 
 
 @pytest.mark.parametrize("value", [np.ma.masked, [object()], {"a": {1}}, object()])
-def test_unstorable_attribute_error_includes_name(value):
+def test_error_for_unstorable_attribute_includes_name(value):
     dataset = NUMBERS.copy()
     dataset.v.attrs["odd"] = value
     with pytest.raises(UnsupportedError, match=r"/v.*attribute odd|attribute odd.*/v"):
@@ -556,7 +556,7 @@ def test_zarr_datetime_types_can_be_read_and_copied(tmp_path, zarr_format, dtype
 
 
 @pytest.mark.parametrize("broken", [{"v": ("x", [1], {"k": "\ud800"})}, {"v": ("\ud800", [1])}])
-def test_invalid_unicode_error_includes_variable_or_group_path(tmp_path, broken):
+def test_error_for_invalid_unicode_includes_variable_or_group_path(tmp_path, broken):
     with pytest.raises(xr_nczarr.MetadataError, match=r"\\ud800.*not valid Unicode") as caught:
         xr_nczarr.to_nczarr(xr.Dataset(broken), tmp_path / "a")
     assert caught.value.key in ("/v", "/")

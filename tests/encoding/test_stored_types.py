@@ -135,7 +135,7 @@ def test_error_for_unsupported_objects_includes_variable_and_remedy(path, values
     ],
     ids=str,
 )
-def test_invalid_encoding_error_includes_store_variable_and_remedy(path, variable, encoding):
+def test_error_for_invalid_encoding_includes_store_variable_and_remedy(path, variable, encoding):
     values = {"time": np.array(["2000-01-02"], "M8[ns]"), "text": ["a"], "number": [1.5]}
     dataset = xr.Dataset({name: ("x", item) for name, item in values.items()})
     problem = rf"{path}: .*\(variable {variable}\)\. Correct the encoding"

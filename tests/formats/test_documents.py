@@ -113,7 +113,7 @@ def test_render_json_escapes_only_required_characters():
         (b"[" + b"1. " * 500_001 + b"1]", "more than 500,000"),
     ],
 )
-def test_invalid_json_error_includes_key(data, problem):
+def test_error_for_invalid_json_includes_key(data, problem):
     with pytest.raises(MetadataError, match=problem) as raised:
         _ = Document("v/.zattrs", data).value
     assert raised.value.key == "v/.zattrs"

@@ -171,7 +171,7 @@ def test_rendering_node_not_representable_in_v1_raises_unsupported_error(changes
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
-def test_transpose_error_includes_requested_zarr_version(version):
+def test_error_for_unsupported_transpose_includes_requested_zarr_version(version):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype")}
     node = parse_array("/", members, shape=(10000, 10000))
     identity = CodecSpec("transpose", {"order": [0, 1]}, "order")

@@ -491,7 +491,7 @@ def test_root_array_keys_have_no_prefix():
     assert set(v2.render_node(node)) == {".zarray", ".zattrs"}
 
 
-def test_damaged_attributes_error_includes_key():
+def test_error_for_damaged_attributes_includes_key():
     held = documents(**{"v/.zarray": PLAIN}) | {"v/.zattrs": Document("v/.zattrs", b"{")}
     node = v2.parse_node("/v", held)
     assert isinstance(node, BrokenNode)

@@ -336,7 +336,7 @@ def test_alternative_data_type_names_round_trip(data_type, dtype):
     ],
     ids=str,
 )
-def test_invalid_data_type_error_includes_path(data_type, error):
+def test_error_for_invalid_data_type_includes_path(data_type, error):
     result = failure(data_type=data_type)
     assert type(result) is error
     assert result.place.startswith("data_type")

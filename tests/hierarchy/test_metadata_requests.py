@@ -175,7 +175,7 @@ def test_v3_metadata_takes_precedence_even_if_stores_opened_earlier_in_folder_ar
     assert opened(similar, "f/v2-consolidated").encoding["zarr_format"] == "3"
 
 
-def test_missing_store_error_does_not_depend_on_stores_opened_earlier_in_folder(similar):
+def test_error_for_missing_store_does_not_depend_on_stores_opened_earlier_in_folder(similar):
     with pytest.raises(NotFoundError) as unexpected:
         opened(similar, "g/missing")
     with pytest.raises(NotFoundError) as expected:
@@ -228,7 +228,7 @@ def test_store_opens_with_zarr_format_option_if_server_returns_403_for_missing_o
     assert dataset["v"].shape == (2, 3)
 
 
-def test_forbidden_chunk_error_suggests_missing_status_option(s3_server, trees):
+def test_error_for_forbidden_chunk_suggests_missing_status_option(s3_server, trees):
     s3_server.restore({key: data for key, data in trees.items() if "g1/v/" not in key})
     refuse_absent(s3_server)
     dataset = opened(s3_server, "v3-consolidated", group="g1")

@@ -428,7 +428,7 @@ WIDTHS = {
 
 
 @pytest.mark.parametrize("attribute", WIDTHS)
-def test_overlong_string_error_includes_attribute_name(attribute: str, tmp_path: Path) -> None:
+def test_error_for_overlong_string_includes_attribute_name(attribute: str, tmp_path: Path) -> None:
     cdl = f"netcdf w {{ dimensions: x = 2 ; variables: {WIDTHS[attribute]} data: s = %s ; }}"
     copied: dict[str, bytes] = {}
     source = make(cdl % '"one", "ten letters"', tmp_path / "long.nc")

@@ -651,7 +651,7 @@ def test_nczarr_v3_preview_store_can_be_converted_to_every_layout(appendix_e, ve
 
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize("place", [3, -9, "cut"])
-def test_damaged_shard_error_includes_key(path, place, location):
+def test_error_for_damaged_shard_includes_key(path, place, location):
     shards = {"shape": (4, 6), "index_location": location}
     encoding = {"f8": {"chunks": CHUNKS, "shards": shards, "compressors": ["crc32c"]}}
     to_nczarr(numbers()[["f8"]], path, zarr_format=3, encoding=encoding)

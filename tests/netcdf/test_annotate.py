@@ -290,7 +290,7 @@ def test_dialect_not_available_in_zarr_version_is_rejected(zarr_format, dialect)
         annotated(Group(), zarr_format=zarr_format, dialect=dialect)
 
 
-def test_unstorable_attribute_error_includes_name():
+def test_error_for_unstorable_attribute_includes_name():
     with pytest.raises(UnsupportedError) as caught:
         annotated(replace(sample(), attributes={"when": np.datetime64("2000")}))
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")

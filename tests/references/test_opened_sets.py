@@ -164,7 +164,7 @@ class TestTargets:
         with pytest.raises(UnsupportedError, match='must not begin with "reference:"'):
             open_store("reference://", storage_options=options)
 
-    def test_damaged_reference_document_error_includes_document_name(self, tmp_path):
+    def test_error_for_damaged_reference_document_includes_document_name(self, tmp_path):
         path = tmp_path / "refs.json"
         path.write_text("{")
         with pytest.raises(ReferenceSetError, match=r"refs\.json: the reference document is not"):

@@ -232,7 +232,7 @@ def test_converting_set_with_too_many_potential_record_files_is_rejected(tmp_pat
 
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("cut", [slice(0), slice(50), slice(100, None), slice(0, -9)])
-def test_damaged_record_file_error_includes_file_name(tmp_path, monkeypatch, reader, cut):
+def test_error_for_damaged_record_file_includes_file_name(tmp_path, monkeypatch, reader, cut):
     write(tmp_path, "pyarrow")
     record = tmp_path / "t/refs.0.parq"
     record.write_bytes(record.read_bytes()[cut])
@@ -353,7 +353,7 @@ def test_record_file_with_too_much_text_is_rejected(tmp_path, monkeypatch, reade
         references.resolve("t/0")
 
 
-def test_missing_parquet_library_error_suggests_installation(tmp_path, monkeypatch):
+def test_error_for_missing_parquet_library_suggests_installation(tmp_path, monkeypatch):
     write(tmp_path, "pyarrow")
     hide_other_libraries(monkeypatch)
     references, _ = open_folder(tmp_path)

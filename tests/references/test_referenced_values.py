@@ -104,7 +104,7 @@ def test_transient_failures_are_retried(served, kind):
 
 # Regression D39
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 429, 500, 501, 503])
-def test_failed_request_error_includes_status_url_and_key(served, status):
+def test_error_for_failed_request_includes_status_url_and_key(served, status):
     served.fault("status", status=status, times=None)
     store = open_store(raw(served), retry=Retry(first_wait=0))
     with pytest.raises(StorageError) as caught:
@@ -333,7 +333,7 @@ def test_error_for_invalid_reference_dict_begins_with_store_name():
 
 
 @pytest.mark.parametrize("url", ["{{", "{{t}}", "{{ 1 // 0 }}", "{{ x.y }}"])
-def test_invalid_template_error_includes_key_that_uses_template(url):
+def test_error_for_invalid_template_includes_key_that_uses_template(url):
     document = {"version": 1, "templates": {"t": "{{t}}"}, "refs": {"a/0": [url]}}
     with pytest.raises(NczarrError, match=r"references: a/0: "):
         xr.open_dataset(document, engine="nczarr")

@@ -247,7 +247,7 @@ class TestLongResponses:
 
 
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])
-def test_out_of_bounds_range_error_includes_reference(s3_server, client):
+def test_error_for_out_of_bounds_range_includes_reference(s3_server, client):
     s3_server.put("data", bytes(32))
     target = f"{s3_server.url}/data"
     references = document(target) | {"t/1": [target, 16, 17]}

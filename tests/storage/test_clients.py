@@ -542,7 +542,7 @@ def test_store_unpickled_in_unsupported_environment_raises_only_on_use(
     [(True, "certificate is not trusted"), (False, "does not support https")],
     ids=["self-signed certificate", "no TLS"],
 )
-def test_tls_handshake_error_suggests_fix(
+def test_error_for_failed_tls_handshake_suggests_fix(
     http_server: HttpServer, tmp_path: Path, client: str, has_certificate: bool, remedy: str
 ) -> None:
     if has_certificate:
@@ -574,7 +574,7 @@ def _tls(socket: Any, folder: Path) -> ssl.SSLSocket:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])
-def test_unknown_storage_option_error_suggests_checking_options(
+def test_error_for_unknown_storage_option_suggests_checking_options(
     s3_server: S3Server, http_server: HttpServer, scheme: str
 ) -> None:
     server = {"s3": s3_server, "http": http_server}[scheme]

@@ -142,7 +142,7 @@ def test_byte_ranges_can_be_relative_to_start_or_end(store: Store) -> None:
 
 
 @pytest.mark.parametrize("start", [190, 200, 5000, -20, -300])
-def test_out_of_bounds_range_error_includes_key(store: Store, start: int) -> None:
+def test_error_for_out_of_bounds_range_includes_key(store: Store, start: int) -> None:
     with pytest.raises(
         StorageError, match=r"expected|bytes at offset|the last|out of bounds|is invalid"
     ) as caught:

@@ -646,7 +646,7 @@ def test_deleting_all_objects_keeps_bucket(connect: Connect, s3_server: S3Server
     assert fetch(store, "a/1") == [b"1"]
 
 
-def test_missing_credentials_error_suggests_storage_options(
+def test_error_for_missing_credentials_suggests_storage_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):

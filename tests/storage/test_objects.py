@@ -406,7 +406,7 @@ def test_regions_written_by_icechunk_forks_can_be_merged_in_session(tmp_path: Pa
         xr.testing.assert_identical(opened.load(), whole)
 
 
-def test_failed_icechunk_append_error_suggests_discarding_changes() -> None:
+def test_error_for_failed_icechunk_append_suggests_discarding_changes() -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     commit(repository, dataset())

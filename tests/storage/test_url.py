@@ -145,7 +145,7 @@ def test_number_sign_in_existing_path_is_part_of_file_name(tmp_path: Path) -> No
         ("#mode=nczarr", "is empty"),
     ],
 )
-def test_invalid_url_error_suggests_fix(url: str, message: str) -> None:
+def test_error_for_invalid_url_suggests_fix(url: str, message: str) -> None:
     with pytest.raises(MetadataError, match=message) as caught:
         parse_target(url)
     assert "secret" not in str(caught.value)
@@ -194,7 +194,7 @@ def test_store_can_be_created_through_fsspec_dir_filesystem(tmp_path: Path) -> N
     assert fsspec.filesystem("memory").cat(f"{tmp_path}/made/a/0") == b"1"
 
 
-def test_contradictory_fragment_error_includes_store_kind(tmp_path: Path) -> None:
+def test_error_for_contradictory_fragment_includes_store_kind(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     zipfile.ZipFile(tmp_path / "z", "w").close()
     with pytest.raises(ConflictError, match=r"the path is a directory.*mode=zip.*mode=file"):

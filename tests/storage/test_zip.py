@@ -193,7 +193,7 @@ CENTRAL = b"PK\x01\x02"
         (b"a/0", 5, b"\x99\x99"),  # data
     ],
 )
-def test_damaged_zip_file_error_includes_file_name(
+def test_error_for_damaged_zip_file_includes_file_name(
     tmp_path: Path, method: int, find: bytes, offset: int, value: bytes
 ) -> None:
     path = write(tmp_path / "x.zip", [("a/0", bytes(range(100)) * 3)], method)

@@ -18,7 +18,7 @@ from xr_nczarr import UnsupportedError, to_nczarr
 
 
 # Regression D52
-def test_coordinate_mismatch_error_includes_first_difference(path):
+def test_error_for_coordinate_mismatch_includes_first_difference(path):
     to_nczarr(series(0, 2), path)
     other = series(2, 4).assign_coords(x=[10, 21, 30, 40])
     assert_rejected(path, "21 instead of 20 at", other, append_dim="time")
@@ -60,7 +60,7 @@ def test_overlapping_append_is_rejected(path):
     assert_rejected(path, "data starts at .* before the last stored", between, append_dim="time")
 
 
-def test_out_of_order_append_error_suggests_fix(path):
+def test_error_for_out_of_order_append_suggests_fix(path):
     to_nczarr(series(2, 4), path)
     message = r"data ends at .*T06:00.*before the first stored value .*T12:00.*xarray\.concat"
     assert_rejected(path, message, series(0, 2), append_dim="time")

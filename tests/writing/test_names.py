@@ -10,7 +10,7 @@ from xr_nczarr import ConflictError, RefusedError, to_nczarr
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a\0"])
-def test_invalid_name_error_suggests_renaming(name):
+def test_error_for_invalid_name_suggests_renaming(name):
     with pytest.raises(ConflictError, match="Choose another name"):
         to_nczarr(xr.Dataset({name: 1}), {})
 

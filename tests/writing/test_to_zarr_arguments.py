@@ -155,7 +155,7 @@ def test_missing_stringdtype_values_become_empty_strings(layout, chunks, dtype, 
         to_nczarr(dataset.assign(same=dataset.same[::-1]), store, append_dim="x")
 
 
-def test_unknown_encoding_key_error_suggests_similar_key():
+def test_error_for_unknown_encoding_key_suggests_similar_key():
     dataset = xr.Dataset({"v": ("x", [1.0])})
     with pytest.raises(ConflictError, match=r"\['zlb'\] \(variable v\)\. Did you mean zlib"):
         to_nczarr(dataset, {}, encoding={"v": {"zlb": True}})
@@ -258,7 +258,7 @@ RESERVED = {
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("name", RESERVED)
-def test_reserved_attribute_error_includes_name(name, dialect):
+def test_error_for_reserved_attribute_includes_name(name, dialect):
     value, store = RESERVED[name], {}
     for dataset in (
         xr.Dataset({"v": ("x", [1], {name: value})}),
