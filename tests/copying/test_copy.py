@@ -116,7 +116,7 @@ def write_netcdf_file(path: Path) -> Path:
     return path
 
 
-def test_netcdf_c_reads_same_content_from_file_and_copy(tmp_path: Path) -> None:
+def test_netcdf_c_reads_same_content_from_netcdf_file_and_its_copy(tmp_path: Path) -> None:
     source, target = write_netcdf_file(tmp_path / "a.nc"), tmp_path / "store"
     assert xr_nczarr.copy(source, target).arrays == 15
     with netCDF4.Dataset(source) as first, netCDF4.Dataset(file_url(target)) as second:

@@ -113,7 +113,7 @@ def characters_in(group: Any, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("layout", READ_BY_NETCDF_C, ids=" ".join)
-def test_netcdf_c_reads_same_content_from_file_and_copy(
+def test_netcdf_c_reads_same_content_from_netcdf_file_and_its_copy(
     source: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     zarr_format, dialect = layout

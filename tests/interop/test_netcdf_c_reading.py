@@ -118,7 +118,7 @@ def test_decoded_values_match_netcdf4_engine(tmp_path: Path, group: str | None, 
 
 
 @pytest.mark.parametrize("name", COMPRESSIONS)
-def test_slices_of_compressed_arrays_are_correct(tmp_path: Path, name: str) -> None:
+def test_slices_of_compressed_arrays_contain_correct_values(tmp_path: Path, name: str) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
     opened = xr.open_dataset(store, engine="nczarr")[name]
     expected = np.arange(500, dtype="f4") // 7

@@ -241,7 +241,7 @@ def series(start, stop):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_v3_draft_store_supports_write_append_and_update(dialect, tmp_path):
+def test_v3_draft_store_can_be_written_appended_to_and_updated(dialect, tmp_path):
     path = tmp_path / "x"
     written = {"zarr_format": "3-draft", "dialect": dialect}
     to_nczarr(series(0, 2), path, unlimited_dims=["t"], **written)
@@ -257,7 +257,7 @@ def test_v3_draft_store_supports_write_append_and_update(dialect, tmp_path):
     assert not list(path.glob("*/root*"))
 
 
-def test_v3_draft_store_with_custom_metadata_suffix_supports_append_and_update(tmp_path):
+def test_v3_draft_store_with_custom_metadata_suffix_can_be_appended_to_and_updated(tmp_path):
     path = tmp_path / "x"
     to_nczarr(series(0, 2), path, zarr_format="3-draft", dialect="zarr", unlimited_dims=["t"])
     for file in [*path.glob("meta/**/*.json")]:

@@ -66,7 +66,7 @@ def as_store(stored, attributes):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(packed_variables())
-def test_decoding_of_packed_variables_is_bit_identical_to_xarray(case):
+def test_packed_variables_are_decoded_to_same_bits_as_by_xarray(case):
     stored, attributes = case
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

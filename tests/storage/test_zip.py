@@ -91,7 +91,7 @@ def test_empty_root_group_is_ignored_if_zip_file_contains_store_in_folder(
     assert result == [name.removeprefix(prefix) for name in expected]
 
 
-def test_nczarr_metadata_at_root_of_zip_file_identifies_root_of_store(
+def test_nczarr_metadata_at_root_of_zip_file_means_that_store_is_at_root(
     tmp_path: Path,
 ) -> None:
     group = b'{"zarr_format": 2, "_nczarr_group": {"dims": {}, "vars": [], "groups": ["power"]}}'

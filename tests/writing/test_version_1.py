@@ -74,7 +74,7 @@ def test_directory_without_v1_arrays_is_not_recognized_as_store(path):
         read(path)
 
 
-def test_v1_arrays_support_append_and_update(path):
+def test_v1_arrays_can_be_appended_to_and_updated(path):
     later = -DATASET.isel(x=slice(0, 2))
     expected = xr.concat([DATASET, later], "x")
     to_nczarr(DATASET, path / "t", zarr_format=1)

@@ -37,7 +37,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_target_kind_supports_write_append_and_replace(path, target):
+def test_every_kind_of_target_can_be_written_appended_to_and_replaced(path, target):
     target = TARGETS[target](path)
     encoding = {"a": {"chunks": (1, 3)}, "n": {"chunks": 1}, "t": {"chunks": 1}}
     to_nczarr(example(), target, unlimited_dims="t", encoding=encoding)
@@ -52,7 +52,7 @@ def test_every_target_kind_supports_write_append_and_replace(path, target):
     xr.testing.assert_identical(read(target, consolidated="check"), example(0, 2))
 
 
-def test_s3_store_supports_write_append_and_replace(s3_server):
+def test_s3_store_can_be_written_appended_to_and_replaced(s3_server):
     target = f"s3://{s3_server.bucket}/store"
     options = {"storage_options": s3_server.storage_options}
     to_nczarr(example(), target, unlimited_dims="t", **options)
@@ -105,7 +105,7 @@ def test_writing_non_xarray_object_raises_type_error(path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
-def test_every_zarr_version_supports_write_append_and_read(path, zarr_format):
+def test_stores_in_every_zarr_version_can_be_written_appended_to_and_read(path, zarr_format):
     to_nczarr(example(), path, zarr_format=zarr_format, unlimited_dims="t")
     to_nczarr(example(8, 9), path, append_dim="t")
     result = read(path)
