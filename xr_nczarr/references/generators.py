@@ -119,8 +119,13 @@ class Generator(PickledByFields):
         return self._reference(key, values)
 
     @cached_property
-    def _templates(self) -> list[Computed]:
-        return [compiled(template) for template in (self.key, self.url, self.offset, self.length)]
+    def _compute_key(self) -> Computed:
+        return compiled(self.key)
+
+    @cached_property
+    def _compute_fields(self) -> Computed:
+        """A function that returns the URL, offset and length for given dimension values."""
+        return compiled(Call(_together, (self.url, self.offset, self.length)))
 
     def check(self) -> None:
         """Evaluate the templates for the first and last keys, to detect mistakes early.
@@ -143,7 +148,7 @@ class Generator(PickledByFields):
 
     def _member(self, values: Values) -> tuple[str, Reference]:
         """Return the key and the reference for the given dimension values."""
-        key = str(self._templates[0](values))
+        key = str(self._compute_key(values))
         if is_metadata(key) or not key:
             raise ReferenceSetError(
                 "the generator declares an empty key or a metadata document; expected only chunk "
@@ -154,13 +159,9 @@ class Generator(PickledByFields):
 
     def _reference(self, key: str, values: Values) -> Reference:
         """Return the reference for `key`, which belongs to the given dimension values."""
-        _, url, offset, length = self._templates
         try:
-            return Address(
-                str(url(values)),
-                _number(offset(values), "offset", key),
-                _number(length(values), "length", key),
-            )
+            url, offset, length = self._compute_fields(values)
+            return Address(str(url), _number(offset, "offset", key), _number(length, "length", key))
         except NczarrError as error:
             error.add_context(key=key, place="gen")
             raise
@@ -173,7 +174,7 @@ class Generator(PickledByFields):
         the module docstring.
         """
         first = {name: domain[0] for name, domain in self.dimensions.items()}
-        split = split_chunk_key(str(self._templates[0](first)))
+        split = split_chunk_key(str(self._compute_key(first)))
         if split is None:
             return None
         pattern, _ = split
@@ -218,6 +219,10 @@ class Generator(PickledByFields):
         scale, shift = _linear_factors(part, ends) or (0, 0)
         in_range = all(0 <= scale * end + shift < _MAX_INDEX for end in ends)
         return _IndexNumber(shift, scale, name, values) if scale and in_range else None
+
+
+def _together(*values: Any) -> tuple[Any, ...]:
+    return values
 
 
 def _number(value: Any, field: str, key: str) -> int | None:
