@@ -1,1 +1,1 @@
-"""Write xarray objects to a new or an existing store, in one transaction."""
+"""Write xarray objects to a new or existing store in a single transaction."""

@@ -1,4 +1,4 @@
-"""Build the netCDF tree of a new store, or of the additions to an existing store.
+"""Build the netCDF tree for a new store, or for additions to an existing store.
 
 The tree consists of groups, shared dimensions, and variables with their arrays.
 """
@@ -42,14 +42,16 @@ class Tree:
     Attributes
     ----------
     root
-        The root group. For an existing store, it contains the existing groups and dimensions, so
-        that new variables can refer to them, but no existing variables or attributes.
+        The root group. For an existing store, the tree starts with copies of the existing groups
+        and dimensions, so that new variables can refer to them. It contains no existing variables
+        or attributes.
     written
         Maps the path of each new array to its encoded variable.
     groups
         Paths of the new groups.
     dropped
-        Descriptions of the variables whose inherited codecs were dropped.
+        For each variable whose codecs were inherited from its source but could not be used, the
+        path of the variable and the reason.
     """
 
     layout: Layout
@@ -70,7 +72,7 @@ class Tree:
         return group
 
     def add_dataset(self, request: GroupRequest) -> None:
-        """Encode a dataset, and add it as a group with its variables and attributes."""
+        """Encode the dataset of a request, and add it to the tree as a group."""
         variables, attributes = conventions.encode_dataset_coordinates(request.dataset)
         attributes = user_attributes(attributes)
         self.check_single_array(request.path, len(variables), attributes)
@@ -79,10 +81,10 @@ class Tree:
         self.add_variables(request, encoded)
 
     def check_single_array(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
-        """Raise UnsupportedError if the Zarr version cannot store a dataset with `count` variables.
+        """Raise UnsupportedError if the Zarr version cannot store a group.
 
-        In a Zarr version without groups, a store is a single array, which can only represent a root
-        group with one variable and no attributes.
+        `count` is the number of variables in the group. In Zarr version 1, a store is a single
+        array. It can represent only a root group that has one variable and no attributes.
         """
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
@@ -94,7 +96,7 @@ class Tree:
             )
 
     def add_variables(self, request: GroupRequest, encoded: Mapping[str, EncodedVariable]) -> None:
-        """Add encoded variables to the group of a request, creating missing dimensions."""
+        """Add encoded variables to the group of a request, and create missing dimensions."""
         group = self.group(request.path)
         for name, variable in encoded.items():
             self.add_variable(group, name, variable, (), request.unlimited, request.growing)
@@ -169,7 +171,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Warn about dropped codecs, and log the attributes whose types change when stored."""
+        """Warn about dropped codecs, and log the attributes that are stored with another type."""
         retyped = [] if self.layout.is_plain_zarr else [*self._retyped_attributes()]
         if retyped:
             _log.warning(
@@ -195,12 +197,15 @@ class Tree:
                         yield f"{name} of {holder.path} ({type(value).__name__} as {kind})"
 
     def dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
-        """Return a dimension that a group defines or inherits, or create it in the group.
+        """Return the dimension with this name and size that a group defines or inherits.
+
+        If there is no such dimension, create it in the group. The new dimension hides any inherited
+        dimension that has the same name but another size.
 
         Raises
         ------
         ConflictError
-            If the group itself has a dimension of this name, but of another size.
+            If the group itself defines a dimension of this name with another size.
         """
         existing = group.dimensions.get(name)
         if existing is not None:
@@ -235,7 +240,7 @@ def tree_within(opened: OpenedStore, requested: Layout) -> Tree:
 
 
 def _skeleton(root: Group) -> Group:
-    """Return a copy of a tree without its variables and attributes."""
+    """Return a copy of a group and its subgroups, without their variables and attributes."""
     return replace(
         root,
         dimensions=dict(root.dimensions),
@@ -274,14 +279,20 @@ def check_names(
 ) -> None:
     """Raise an error if the file system cannot store the names of new nodes.
 
-    A name may be invalid, or differ from another name only in case.
-
     Parameters
     ----------
     added
         Maps the paths of the new nodes to the nodes.
     kept
-        Paths of the nodes that remain in the store; see `Store.check_new_keys`.
+        Paths of the stored nodes that remain in the store.
+
+    Raises
+    ------
+    RefusedError
+        If a name is not a valid file name, or looks like the name of a temporary file.
+    ConflictError
+        If two names differ only in case or Unicode normalization, and the file system treats them
+        as equal.
     """
     keys = {
         key: path for path in added for key in (*zarr.node_keys(path), zarr.chunk_keys(path).scalar)

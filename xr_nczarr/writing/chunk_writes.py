@@ -1,8 +1,8 @@
 """Write NumPy and dask arrays to regions of stored arrays, chunk by chunk.
 
 NumPy arrays are written immediately, one after another. All dask arrays are written in one dask
-graph. For slow stores, background threads store the chunks, with a limit on the bytes held in
-memory.
+graph. For slow stores, background threads store the chunks. The total size of the chunks that wait
+to be stored is limited.
 """
 
 from __future__ import annotations
@@ -64,16 +64,20 @@ class ArrayWrite:
     def stores_fill_chunks(self) -> bool:
         """Whether to store chunks that contain only the fill value.
 
-        This is necessary for fixed-width bytes and big-endian numbers, because netCDF-C returns
-        wrong values for missing chunks of such arrays: it does not decode Base64 fill values, and
-        it returns big-endian fill values in the wrong byte order.
+        This is necessary for fixed-width bytes and big-endian numbers, unless the fill value is
+        empty or zero. netCDF-C returns wrong values for missing chunks of such arrays: it does not
+        decode Base64 fill values, and it returns big-endian fill values in the wrong byte order.
         """
         dtype = self.node.dtype
         return dtype.str[:2] in ("|S", ">i", ">u", ">f") and bool(self.node.fill_value)
 
     @property
     def deferrable(self) -> bool:
-        """Whether the data is a dask array passed by the caller, which can be computed later."""
+        """Whether the data can be computed later.
+
+        This is the case if the caller passed the data as a dask array, but not if this package
+        created the dask array to read an opened variable.
+        """
         return hasattr(self.data, "dask") and not opened_lazily(self.data)
 
     @property
@@ -82,7 +86,9 @@ class ArrayWrite:
         return [[piece.start, piece.stop] for piece in self.region]
 
     def aligned(self) -> ArrayWrite:
-        """Return this write with its data rechunked so that no two blocks share a stored object.
+        """Return this write, rechunked so that no two dask blocks write to the same chunk or shard.
+
+        If no rechunking is needed, return this write itself; see `aligned_chunks`.
 
         Raises
         ------
@@ -93,10 +99,11 @@ class ArrayWrite:
         return self if chunks is None else replace(self, data=self.data.rechunk(chunks))
 
     def aligned_chunks(self) -> tuple[tuple[int, ...], ...] | None:
-        """Return dask chunks for the data such that no two blocks share a stored object.
+        """Return dask chunks with which no two blocks write to the same chunk or shard.
 
-        Along each dimension, a block grows by less than the length of a stored object. Return None
-        if the data already has such chunks, or is not a dask array.
+        Along each dimension, a block grows by less than the length of one chunk or shard. Return
+        None if no rechunking is needed: if the data already has such chunks, is empty or a scalar,
+        or is not a dask array.
 
         Raises
         ------
@@ -156,7 +163,7 @@ def write_chunks(
 ) -> None:
     """Write NumPy arrays one after another, and all dask arrays in one dask graph.
 
-    For slow stores (``max_puts`` greater than 1), one thread pool stores the chunks of all arrays.
+    If `Store.max_puts` is greater than 1, one thread pool stores the chunks of all arrays.
 
     Parameters
     ----------
@@ -282,7 +289,7 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     ------
     ConflictError
         If the block does not have the declared shape, or contains values that the dtype cannot
-        represent.
+        represent. Floats may be rounded, but must not overflow.
     """
     if block.shape != shape:
         raise ConflictError(
@@ -316,8 +323,8 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 class Uploads(InFlight):
     """A thread pool that encodes and stores the chunks of one write in the background.
 
-    The pool belongs to one process. An unpickled copy has no pool, so dask workers store chunks in
-    their own threads. All tasks of a write in one worker process share a copy.
+    The pool is not pickled. Without a pool, the threads of a dask worker store the chunks that they
+    compute. All tasks of a write in one worker process use the same copy of this object.
 
     Parameters
     ----------
@@ -352,14 +359,14 @@ class Uploads(InFlight):
 
     @property
     def pooled(self) -> bool:
-        """Whether there is a thread pool, which `submit` requires."""
+        """Whether there is a thread pool. If not, `submit` must not be called."""
         return self._pool is not None
 
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
-        """Run ``work(argument)``, a job that takes `size` bytes of memory, in the background.
+        """Run ``work(argument)`` in the background. The job needs `size` bytes of memory.
 
         First wait until the job and all pending jobs together fit in the memory limit, or until no
-        job is pending. If an earlier job has failed, raise its error.
+        job is pending. If an earlier job has failed, raise its error instead.
         """
         assert self._pool is not None
         size = max(size, _MIN_JOB_BYTES)

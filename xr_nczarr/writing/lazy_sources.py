@@ -49,7 +49,7 @@ def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
 
 
 def check_sources_outside(store: Store, datasets: Iterable[Dataset]) -> None:
-    """Raise RefusedError if a lazy variable is read from a store that will be replaced."""
+    """Raise RefusedError if a lazy variable is read from `store`, which will be replaced."""
     for dataset in datasets:
         for name, paths in sources_in(dataset, store).items():
             raise reading_error(store, name, min(paths))
@@ -102,10 +102,10 @@ def chunked_values(data: Any) -> Any:
 
 
 def complete_array(data: Any) -> LazyArray | None:
-    """Return the lazy array of which a variable's data consists.
+    """Return the lazy array from which all values of a variable are read, or None.
 
-    Return None unless the data contains all values of one array in their original order. The values
-    may be decoded, and may be divided into dask blocks.
+    The result is None unless the data contains every value of a single lazy array, in the original
+    order. The values may be decoded, and may be divided into dask blocks.
     """
     if hasattr(data, "dask"):
         # Require the layer that from_array adds for an array. Without it, the array could be one of
@@ -170,7 +170,7 @@ def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Da
     A write then reads these variables block by block. Some variables are left unchanged:
 
     - variables of at most 1 MiB,
-    - times that might be encoded with different units in each block,
+    - times whose encoded units might differ from block to block,
     - variables of Python objects other than strings and times.
 
     0-d dask arrays of strings or Python objects are loaded. Otherwise, dask would convert their
@@ -246,8 +246,8 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 
     Blocks are aligned with the stored chunks, even if the variable is a slice of the stored array.
     Small chunks are merged into blocks of up to 4 MiB, unless their values are Python objects.
-    Large chunks that can be read partially are split into blocks of up to 4 MiB, as are variables
-    whose chunks are unknown.
+    Large chunks are split into blocks of up to 4 MiB if parts of a chunk can be read. If the chunks
+    are unknown, the whole variable is divided into such blocks.
 
     Raises
     ------
@@ -276,10 +276,10 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Count, along each dimension, the elements of a variable that are in each stored chunk.
+    """Count the elements of a variable in each stored chunk, separately along each dimension.
 
     `array` and `selection` are the results of `unwrapped`. Return None if the counts are unknown,
-    for example for pointwise indexing.
+    for example after pointwise indexing.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
@@ -326,17 +326,17 @@ def _chunk_ends(chunks: Any, size: int, span: range) -> _Lengths:
 
 
 def _check_count(count: int) -> None:
-    """Raise UnsupportedError if there are too many chunks or blocks along one dimension."""
+    """Raise UnsupportedError if a dimension has more than 100 million chunks or blocks."""
     if count > _MAX_CHUNKS:
         raise UnsupportedError(
             f"the variable has {count:,} chunks or blocks along one dimension, too many to read "
-            f"one by one (at most {_MAX_CHUNKS:,})",
+            f"one by one; the maximum is {_MAX_CHUNKS:,}",
             remedy="Select part of the dimension",
         )
 
 
 def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Return the length of each run of selected elements in the same chunk.
+    """Return the length of each run of successive selected elements within one chunk.
 
     `selected` contains the selected positions along a dimension, and `ends` contains the end
     positions of the chunks along that dimension.
@@ -369,7 +369,7 @@ def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
 
 
 def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Merge adjacent chunks, starting with the last axis, as long as the result fits in a block."""
+    """Merge adjacent chunks into blocks that fit the size limit, starting with the last axis."""
     size = math.prod(int(axis.max()) for axis in lengths) * itemsize
     blocks = []
     for axis in reversed(lengths):

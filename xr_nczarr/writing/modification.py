@@ -132,6 +132,7 @@ class _Planner:
         """Return the group path and name of each variable that has not changed since it was opened.
 
         Such a variable need not be written, because its values are already in the target array.
+        The result is empty for appends, region writes and remote stores.
         """
         unchanged: set[tuple[str, str]] = set()
         # Remote stores are skipped, because the same URL can name different stores at different
@@ -183,7 +184,7 @@ class _Planner:
                     raise reading_error(self.opened.store, name, path)
 
     def _check_can_add(self, new: Collection[str]) -> None:
-        """Raise ConflictError if `new` is not empty and the store is a single array.
+        """Raise ConflictError if there is something to add, but the store is a single array.
 
         `new` contains the names of the variables, groups or attributes to add.
         """
@@ -196,10 +197,9 @@ class _Planner:
             )
 
     def _check_absent(self, path: str) -> None:
-        """Check that no node exists where a new group and its missing parents will be created.
+        """Check that no node exists at the path of a new group or of its missing parents.
 
-        Raise ExistsError if a group exists there. If a node there is unreadable, raise the error
-        that explains why.
+        Raise ExistsError for a group. For an unreadable node, raise the error recorded for it.
         """
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:
@@ -307,7 +307,7 @@ class _Planner:
         stored: Mapping[str, Variable],
         dim: str,
     ) -> None:
-        """Check that a group can be extended along `dim`.
+        """Raise ConflictError if a group cannot be extended along `dim`.
 
         The appended coordinate values are checked later, just before anything is written. `new`
         contains the names of the variables that the dataset adds to the group.
@@ -471,7 +471,7 @@ class _Planner:
                 yield from listing_changes(node, arrays, groups)
 
     def _check_all_appended(self) -> None:
-        """Check that the append extends every stored variable that has a growing dimension.
+        """Check that the append includes every stored variable that has an extended dimension.
 
         Raises
         ------

@@ -30,17 +30,24 @@ def resolve_region(
 ) -> dict[str, slice]:
     """Return the slice to write along each dimension of `region`.
 
-    For ``"auto"``, the slice is found by comparing the dataset's coordinate with the stored one.
+    For ``"auto"``, the slice is found by comparing the dataset's coordinate with the stored one. If
+    either of them lacks the coordinate, the slice starts at 0.
 
     Parameters
     ----------
     stored
-        The decoded variables of the store, by name.
+        Maps names to the decoded variables of the stored group.
 
     Raises
     ------
-    TypeError, ConflictError, KeyError
-        If `region` is not valid for this dataset and store, according to the rules of `to_zarr`.
+    TypeError
+        If `region` is not a mapping or ``"auto"``, or if one of its values is not a slice or
+        ``"auto"``.
+    KeyError
+        If a coordinate contains values that are not in the stored coordinate.
+    ConflictError
+        If `region` violates another rule of `xarray.Dataset.to_zarr`. For example, each variable
+        must have at least one of the dimensions in `region`.
     """
     if region == "auto":
         region = dict.fromkeys(dataset.dims, "auto")
@@ -97,7 +104,9 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
     if (np.diff(positions) != 1).any():
         raise ConflictError(
             f"the values of coordinate {dim} do not match a contiguous slice of the stored "
-            "coordinate"
+            "coordinate",
+            remedy="Arrange the data in the stored order, and write each contiguous part "
+            "separately",
         )
     return slice(int(positions[0]), int(positions[-1]) + 1)
 
@@ -111,13 +120,14 @@ def slices_to_write(
 ) -> dict[str, slice]:
     """Return, for each dimension, the slice of the stored array to write.
 
-    The bounds of the slices are in elements, not in chunks.
+    The bounds of the slices are in elements, not in chunks. The order of the dimensions may differ
+    between the new and the stored variable.
 
     Raises
     ------
     ConflictError
         If the dimension names of the new variable differ from the stored ones, or if its sizes
-        differ from the lengths of the slices. The dimensions may be in a different order.
+        differ from the lengths of the slices.
     """
     if set(new.dims) != set(stored.dims):
         raise ConflictError(
@@ -211,7 +221,7 @@ def check_equal(name: str, new: Variable, stored: Variable) -> None:
     """Raise ConflictError if a variable without the append dimension differs from the stored one.
 
     Floats are considered equal if they differ only by the rounding error introduced by storing
-    them.
+    them. Missing strings equal empty strings, because they are stored as empty strings.
     """
     rows = new.sizes[new.dims[0]] if new.dims else 1
     step = max(1, _COMPARED_BYTES * rows // max(1, new.nbytes))

@@ -122,15 +122,15 @@ def to_nczarr(
         unless the encoding requests a codec.
     unlimited_dims
         Names of the unlimited dimensions; for a DataTree, optionally a mapping from paths to such
-        names. If None, the names in ``dataset.encoding``, which is set when a file is opened, are
-        used.
+        names. If None, the names in ``dataset.encoding["unlimited_dims"]`` are used. This encoding
+        is set when a file is opened.
     compute
         Whether to write the values of the caller's dask arrays immediately. If False, a
         `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values
         are always written immediately.
     consolidated
-        Whether to write consolidated metadata. If None, it is written to new stores of Zarr
-        v2 only, and any consolidated metadata of an existing store is updated.
+        Whether to write consolidated metadata. If None, new stores get consolidated metadata only
+        in Zarr v2, and any consolidated metadata of an existing store is updated.
     append_dim
         Dimension to append along. All variables with this dimension must be in both the dataset and
         the store. Any other variable that is in both must have the same values in both, unless
@@ -149,14 +149,15 @@ def to_nczarr(
         netCDF-C up to 4.9.2), or the name of a netCDF-C layout. An existing store keeps its
         dialect.
     storage_options
-        Filesystem options, as for opening a store. The ``sync`` option determines when to flush to
-        the local disk: once before and once after writing the metadata (``"commit"``, the default),
-        after each object (``"all"``), or never (``"none"``).
+        The same filesystem options as for opening a store. The ``sync`` option determines when to
+        flush to the local disk: once before and once after writing the metadata (``"commit"``, the
+        default), after each object (``"all"``), or never (``"none"``).
     progress
         Whether to show a progress bar.
     atomic
-        Whether to make a whole append or overwrite atomic on local disks. The write then changes a
-        hard-linked copy of the store, which replaces the store at the end.
+        Whether to make a write to an existing store atomic as a whole. This is possible only on
+        local disks, and only if `compute` is true. The write then changes a hard-linked copy of the
+        store, which replaces the store at the end.
     allow_duplicates
         Whether the new coordinate values along `append_dim` may repeat, overlap or precede the
         stored ones.
@@ -174,8 +175,8 @@ def to_nczarr(
         If the store or group exists and `mode` is ``"w-"``.
     ConflictError
         If the new data or metadata conflicts with the existing store, or if the file system cannot
-        distinguish two names. Nothing is written in these cases, unless the conflict is in a dask
-        array, whose values are checked while they are written.
+        distinguish two names. All conflicts are detected before anything is written, except for
+        conflicts in the values of dask arrays, which are checked during the write.
     RefusedError
         If lazy values are read from an array that would be overwritten, if `mode` is ``"w"`` and
         the target is not a store, or if a name is not a valid file name (on Windows).

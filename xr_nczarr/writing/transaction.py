@@ -1,6 +1,7 @@
 """Change a store in one transaction, from taking the writer lock to releasing it.
 
-The methods of `Transaction` are the steps of this protocol, in order. `execute` runs steps 4 to 9:
+A transaction consists of the following steps. `Transaction.locked` takes and releases the lock,
+`Transaction.roll_back` performs step 2, and `Transaction.execute` performs steps 4 to 9.
 
 1. **Lock.** Only one writer at a time may change the metadata or replace the store. A region write
    that does neither needs no lock.
@@ -11,7 +12,7 @@ The methods of `Transaction` are the steps of this protocol, in order. `execute`
 4. **Stage.** New local stores and all zip files are written beside the target, and atomically
    replace it at the end. If the process is killed, either the old or the new store remains.
 5. **Prepare.** A new store that cannot be staged contains a marker until it is complete. The
-   objects of the old store are removed, beginning with the documents that make it a store.
+   objects of the old store are removed, beginning with the documents that identify the store.
 6. **Write chunks**, in any order. Appended values lie outside the shape that readers see. With
    ``compute=False``, the caller's dask arrays are written later, when the caller computes them.
 7. **Journal.** If several documents change in place, an object called the journal stores their
@@ -62,12 +63,13 @@ class Transaction:
     Attributes
     ----------
     target
-        The store as it was before the change. Its document cache is updated when the transaction
-        writes or removes documents.
+        The store to change, with its content as it was before the change. When the transaction
+        writes or removes documents, it updates the documents cached in `target`.
     applied
-        The regions of an interrupted append, if `roll_back` finds that all of them were written.
-        Maps the path of each array to the start and the exclusive end of its region along each
-        dimension. The append's journal is kept until `execute` removes it.
+        Maps the path of each array to the region that an interrupted append has written, as the
+        start and the exclusive end along each dimension. Empty unless `roll_back` finds that all
+        chunks and documents of such an append were written. The append's journal is kept until
+        `execute` removes it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -163,16 +165,17 @@ class Transaction:
             self.target.documents.clear()  # so that the new consolidated metadata is read
 
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
-        """Execute a plan.
+        """Write the changes of a plan to the store.
 
-        If `options.compute` is false, return a dask object that writes the remaining chunks. If
-        writing fails, the error's remedy (or a note added to the error) describes the state of
-        the store and how to continue.
+        Return None, unless `options.compute` is false. In that case, return a dask object that
+        writes the remaining chunks when it is computed. If writing fails, the error's remedy (or a
+        note added to the error) describes the state of the store and how to continue.
 
         Raises
         ------
         ConflictError
-            If dask blocks cannot be aligned with the stored chunks.
+            If dask blocks cannot be aligned with the stored chunks, if one of the plan's checks
+            fails, or if an interrupted append stored only part of the plan's changes.
         UnsupportedError
             If the target is a zip file and `options.compute` is false.
         """
@@ -206,7 +209,9 @@ class Transaction:
         return write_later(late, self.store, options)
 
     def _without_applied(self, plan: WritePlan) -> WritePlan:
-        """Remove the journal of an interrupted append, and what the append has stored from `plan`.
+        """Return an empty plan if `plan` repeats the interrupted append; otherwise, return `plan`.
+
+        In both cases, remove the append's journal from the store.
 
         Raises
         ------
@@ -289,7 +294,10 @@ class Transaction:
     def _write_parts(
         self, plan: WritePlan, work: Store, write_values: Callable[[Store], _Result]
     ) -> _Result:
-        """Write chunks, journal and documents in the order that keeps the store readable."""
+        """Write chunks, journal and documents in an order that keeps the store readable.
+
+        Return the result of `write_values`.
+        """
         if work.transactional:
             self._write_documents(plan, work)
             work.put(plan.chunks.items())
@@ -314,8 +322,8 @@ class Transaction:
     def _journal(self, plan: WritePlan, work: Store) -> Journal | None:
         """Return the journal of a plan, or None if the plan needs no journal.
 
-        A change to a single object is atomic and needs none, but an append always needs a journal,
-        which records its regions.
+        A change to a single document needs no journal, because it is atomic. An append always needs
+        a journal, which records the regions of the append.
         """
         if work is not self.store or plan.new:
             return None
@@ -349,9 +357,16 @@ class Transaction:
 
 @contextmanager
 def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
-    """Hold a lock, implemented as an object in the store.
+    """Create a lock object in the store, and remove it at the end of the ``with`` block.
 
-    The lock object is left behind if the writer is killed.
+    If the writer is killed, the lock object remains. A rerun of the same write takes it over. If
+    `force` is true, any other write does so too.
+
+    Raises
+    ------
+    ConflictError
+        If the store contains the lock object of another writer, and `force` is false. Also raised
+        if several attempts to create the lock object fail.
     """
     mark = f"{owner()} ".encode()
     lock = mark + secrets.token_hex(8).encode()
@@ -402,9 +417,10 @@ def _is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether the values stored in the region `bounds` are those of a write, bit for bit.
+    """Return whether the values stored in the region `bounds` are exactly the values of a write.
 
-    Only a few chunks are compared at a time, to limit memory use.
+    Values other than Python objects are compared bit for bit. To limit memory use, one row of
+    chunks is compared at a time.
     """
     if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
         return False

@@ -32,7 +32,7 @@ def with_width(node: ArrayNode, width: int) -> ArrayNode:
 
     The width is at least doubled, so that a series of appends with ever longer strings does not
     rewrite the array each time. In Zarr version 3, fixed-width strings are stored as raw bytes, so
-    the dtype of the node is void.
+    the node has a void dtype.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
@@ -58,7 +58,7 @@ def plan_widening(
     Raises
     ------
     ConflictError
-        If the old chunks do not fit in a journal.
+        If the store cannot be replaced atomically, and the journal would become too large.
     """
     hierarchy, store = opened.hierarchy, opened.store
     plan = WritePlan(hierarchy.zarr)

@@ -1,4 +1,4 @@
-"""Define the write options, and derive the mode and the layout from the arguments."""
+"""Define the write options, and derive the mode and the layout from the caller's arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UnlimitedDims = Iterable[Hashable] | Mapping[str, Iterable[Hashable]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The arguments of `to_nczarr` that control how data is written; see `to_nczarr`."""
+    """The arguments with which the caller of `to_nczarr` controls how data is written."""
 
     mode: WriteMode = "a"
     append_dim: str | None = None

@@ -19,16 +19,17 @@ class WritePlan:
         Array values to write. Appended values become visible to readers when the documents are
         written.
     additions
-        Documents to write before `documents`. An upgrade adds new annotations to some documents
-        before removing old annotations from others, because netCDF-C ignores the journal.
+        Documents to write before those in `documents`. In an upgrade, these are the documents that
+        receive new annotations. The old annotations are removed afterward, so that netCDF-C, which
+        ignores the journal, always finds annotations.
     documents
         Maps keys to metadata documents, in write order. The root's documents are written last.
     chunks
         Maps keys to encoded chunks that must change together with the documents. They are written
         before the documents, and the journal also contains their previous content.
     removed
-        Keys and prefixes to remove, in this order, after the documents are written. In versions of
-        Zarr with implied groups, the journal contains the removed documents too.
+        Keys and prefixes to remove, in this order, after the documents are written. The journal
+        also contains the `removed_documents`.
     new
         Whether the plan creates a store. If so, everything else in the target is removed.
     exclusive
@@ -65,10 +66,11 @@ class WritePlan:
 
     @property
     def removed_documents(self) -> list[str]:
-        """The removed keys that must change together with the documents.
+        """The keys of the removed documents that the journal must contain.
 
-        A group of the Zarr v3 draft exists as long as it contains any document. While these
-        documents are removed, a reader could therefore open the group with only some of its arrays.
-        To prevent this, the journal contains the documents.
+        In the Zarr v3 draft, a group exists as long as it contains any document. While the
+        documents of a group are removed one by one, a reader could therefore open the group with
+        only some of its arrays. The journal prevents this. In Zarr v2 and v3, where each group has
+        a document of its own, the list is empty.
         """
         return [key for key in self.removed if self.zarr.implies_groups and key[-1] != "/"]

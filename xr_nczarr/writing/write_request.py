@@ -159,7 +159,10 @@ def normalize(
 
 
 def _check_groups(tree: DataTree, argument: str, by_group: Mapping[str, Any]) -> None:
-    """Raise ValueError if a key of the argument `by_group` is not the path of a group."""
+    """Raise ValueError if a key of `by_group` is not the path of a group in the tree.
+
+    `argument` is the name of the checked argument, for use in the message.
+    """
     unknown_paths = by_group.keys() - {node.path for node in tree.subtree}
     if unknown_paths:
         raise ValueError(
@@ -184,10 +187,12 @@ def _check_unlimited(tree: DataTree, unlimited: Any) -> None:
 
 
 def _with_owners(tree: DataTree, unlimited: Mapping[str, Any]) -> dict[str, Any]:
-    """Add each requested unlimited dimension to the group that owns it.
+    """Return `unlimited` with each dimension also listed for the group that owns the dimension.
 
-    Return the unlimited dimensions by group path. A group shares a dimension with all groups above
-    it that have a dimension of the same name. The topmost of these groups owns the dimension.
+    The argument and the result map group paths to names of unlimited dimensions. A group shares a
+    dimension with all groups above it that have a dimension of the same name. The topmost of these
+    groups owns the dimension. If `unlimited` does not contain the owner, the unlimited dimensions
+    in the owner's encoding are listed as well.
     """
     requested = dict(unlimited)
     for node in tree.subtree:
@@ -208,7 +213,15 @@ def _names(dimensions: Iterable[str] | str | None) -> set[str]:
 
 
 def _check_variables(path: str, dataset: Dataset) -> None:
-    """Raise an error if xarray's encoders do not support a variable or its attributes."""
+    """Check that xarray can encode each variable and its ``coordinates`` attribute.
+
+    Raises
+    ------
+    UnsupportedError
+        If a variable has a pandas extension type.
+    ConflictError
+        If a ``coordinates`` attribute is not text.
+    """
     for name, variable in dataset.variables.items():
         if not isinstance(variable.dtype, np.dtype):
             raise UnsupportedError(
@@ -271,7 +284,8 @@ def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
     """Return the names of the dimensions along which a dataset may grow later.
 
     These are the dimensions in `declared` that the dataset has. If it has no such dimension, return
-    the dimensions with time coordinates, and the first dimension of each variable of highest rank.
+    the dimensions with time coordinates, and the first dimension of each variable with the largest
+    number of dimensions.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class WriteTarget:
-    """The store that a write creates or changes, as it was before the write.
+    """A store that a write creates or changes, with the content that was read before the write.
 
-    One listing of the root shows whether there is a store, a journal or a marker. Each document is
-    read once, and then cached.
+    The root is listed only once, to find out whether there is a store, a journal or a marker. Each
+    document is read only once, and then cached.
 
     Attributes
     ----------
@@ -52,7 +52,10 @@ class WriteTarget:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the listing of the root shows that the target is empty."""
+        """Whether the target is known to be empty, apart from a writer lock.
+
+        If the store cannot be listed, the value is False.
+        """
         return self.names is not None and not _contents(self.names)
 
     @property
@@ -108,7 +111,8 @@ class WriteTarget:
             dim, groups = options.append_dim, request.groups
             if dim is not None and not any(dim in group.dataset.dims for group in groups):
                 raise ConflictError(
-                    f"append_dim={dim!r} does not match any dimension of the new data"
+                    f"append_dim={dim!r} does not match any dimension of the new data",
+                    remedy="Pass one of the dimensions of the data, or leave out append_dim",
                 )
             return None
         if options.mode == "r+" and opened.hierarchy.previous_objects:
