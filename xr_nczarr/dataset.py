@@ -74,6 +74,11 @@ def resolve(
         Alternatively, the result of `parse_target` for any of these.
     must_exist
         Whether the store or reference set must already exist. Pass False to create a store.
+
+    Raises
+    ------
+    UnsupportedError
+        If `must_exist` is false, but the target is a reference set, which is always read-only.
     """
     location, access = parse_target(target), access or Access()
     store: Store | None = None
@@ -298,7 +303,10 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log a warning that names the arrays of a reference set whose fill value 0 is not masked."""
+    """Log a warning that names the arrays of a reference set whose zeros are not masked.
+
+    These are the arrays whose fill value 0 may be just the default of HDF5.
+    """
     names = [
         variable.path
         for variable in root.all_variables()

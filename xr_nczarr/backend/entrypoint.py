@@ -194,7 +194,7 @@ def _makes_indexes(caller: FrameType) -> bool:
 
 
 def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
-    """Separate the options of this engine from xarray's decoding options.
+    """Split the arguments into the options of this engine and xarray's decoding options.
 
     Raises
     ------
