@@ -1,4 +1,4 @@
-"""Open a store from any target that a caller can pass, and read its hierarchy and netCDF groups.
+"""Open a store from any supported target, and read its hierarchy and netCDF groups.
 
 This is the only module that resolves targets to stores. It imports neither xarray nor dask, so
 most subcommands of ``nczarr`` start without importing them.

@@ -28,7 +28,7 @@ _MAX_JOURNAL_BYTES = 48 << 20
 
 
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
-    """Return a copy of a fixed-width string array's node, with items of at least `width` bytes.
+    """Return a copy of a fixed-width string node that has a width of at least `width` bytes.
 
     The width is at least doubled, so that a series of appends with ever longer strings does not
     rewrite the array each time. In Zarr version 3, fixed-width strings are stored as raw bytes, so

@@ -43,7 +43,7 @@ class WritePlan:
         Functions that check appended coordinate values against stored values, called just before
         anything is written.
     mark
-        Content of the marker of a new store, which lets a rerun of the same write recognize the
+        Content of the marker of a new store. It allows a rerun of the same write to recognize the
         unfinished store. Until the old objects have been removed, the marker contains ``{}``.
     resumed
         Whether the target already contains the marker and some of the chunks, because an earlier
