@@ -12,7 +12,7 @@ import xarray as xr
 
 import xr_nczarr
 from tests.reading import read
-from tests.stores import sample, write_vintage
+from tests.stores import read_objects, sample, write_vintage
 from tests.writes import example, series
 from xr_nczarr import (
     ConflictError,
@@ -298,3 +298,12 @@ def test_error_for_write_unsupported_by_target_suggests_fix(tmp_path):
     xr_nczarr.upgrade(tmp_path / "old")
     to_nczarr(new, tmp_path / "old", mode="a")
     assert read(tmp_path / "old", consolidated=False).joining.values == [1.0]
+
+
+def test_atomic_write_of_values_that_are_computed_later_is_rejected(tmp_path):
+    to_nczarr(example(0), tmp_path / "s")
+    before = read_objects(tmp_path / "s")
+    with pytest.raises(ConflictError, match=r"atomic=True cannot be combined with compute=False"):
+        to_nczarr(example(0), tmp_path / "s", mode="w", compute=False, atomic=True)
+    assert read_objects(tmp_path / "s") == before
+

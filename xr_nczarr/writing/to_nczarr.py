@@ -156,7 +156,7 @@ def to_nczarr(
         Whether to show a progress bar.
     atomic
         Whether to make a write to an existing store atomic as a whole. This is possible only on
-        local disks, and only if `compute` is true. The write then changes a hard-linked copy of the
+        local disks, and requires ``compute=True``. The write then changes a hard-linked copy of the
         store, which replaces the store at the end.
     allow_duplicates
         Whether the new coordinate values along `append_dim` may repeat, overlap or precede the

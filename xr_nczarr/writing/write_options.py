@@ -36,6 +36,11 @@ class WriteOptions:
         # Any nonempty string would count as true, including "False".
         for name in ("atomic", "overwrite", "allow_duplicates", "safe_chunks", "compute"):
             check_choice(name, getattr(self, name), (True, False))
+        if self.atomic and not self.compute:
+            raise ConflictError(
+                "atomic=True cannot be combined with compute=False, which writes some values later",
+                remedy="Leave out one of them",
+            )
 
 
 def resolve_mode(mode: WriteMode | None, append_dim: Any, region: Any) -> WriteMode:
