@@ -1,4 +1,4 @@
-"""Build array nodes for encoded variables, with chunks, shards and codecs."""
+"""Build array nodes for encoded variables, and choose their chunks, shards and codecs."""
 
 from __future__ import annotations
 
@@ -45,6 +45,8 @@ def make_node(
 
     Parameters
     ----------
+    path
+        Path of the variable in the hierarchy.
     growing
         For each dimension, whether the array may become longer along that dimension.
     allow_longer
@@ -52,13 +54,17 @@ def make_node(
 
     Returns
     -------
-    The node, and two messages for the user: how the inherited chunk shape was changed, and why
-    inherited codecs were dropped. A message is empty if it does not apply.
+    The node, and two messages for the user. The first one says how the inherited chunk shape was
+    changed, and the second one why the inherited codecs were dropped. A message is empty if nothing
+    was changed or dropped.
 
     Raises
     ------
     NczarrError
-        If the caller requested codecs that are unavailable or unsuitable.
+        If the Zarr version cannot store the array, or if the caller requested an unavailable codec,
+        or chunks, shards or codecs that do not suit the array.
+    TypeError
+        If a chunk length is not an integer, or ``chunk_key_encoding`` has the wrong type.
     """
     encoding, explicit = encoded.encoding, encoded.explicit
     zarr = layout.zarr
@@ -121,7 +127,10 @@ def make_node(
 
 
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
-    """Replace the fill value with zero if the codecs cannot encode it."""
+    """Replace the fill value with 0, or the dtype's equivalent, if the codecs cannot encode it.
+
+    Otherwise, the node is returned unchanged.
+    """
     try:
         check_fill(node)
     except ConflictError:
@@ -135,8 +144,10 @@ def requested_shapes(
     """Return the chunk lengths and the shards that an encoding requests.
 
     An integer is expanded to one length per dimension. The chunk lengths are None if neither
-    ``chunks`` nor ``chunksizes`` is set. The shards are None, or a dict with a ``shape`` and the
-    other members of zarr-python's encoding key ``shards``.
+    ``chunks`` nor ``chunksizes`` specifies lengths; ``chunks="auto"`` does not.
+
+    The shards are None if the key ``shards`` is not set. Otherwise, they are a dict that contains
+    the ``shape`` and any other settings that the caller passed, such as ``index_location``.
 
     When a variable is opened, ``chunks`` and ``chunksizes`` are set to the same lengths. If the
     user has since changed only ``chunksizes``, it is used. Otherwise, ``chunks`` takes precedence,
@@ -185,7 +196,8 @@ def _adapted_shapes(
       ``preferred_chunks`` contains the dimensions in their original order.
     - A chunk that is longer than its dimension is shortened, unless the array may grow along that
       dimension or still has its original shape.
-    - If the rank has changed, or the original order of the axes is unknown, the shapes are dropped.
+    - The shapes are dropped if the rank has changed, if chunk lengths vary along a dimension, or if
+      the original order of the axes is unknown.
 
     Return the adapted chunk lengths and shards, and a description of the changes, which is empty if
     nothing changed.
@@ -224,7 +236,7 @@ def _has_original_shape(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> 
 def _original_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return the axis that each dimension had in the source, or None if this is unknown.
+    """Return the axis that each dimension had in the opened variable, or None if it is unknown.
 
     Renamed dimensions are assumed to have kept their order.
     """
@@ -257,8 +269,9 @@ def chunk_shape(
     3. Otherwise, the array is halved repeatedly, along its longest dimension, until a chunk is at
        most 4 MiB.
 
-    If `allow_longer` is True (only for one-dimensional arrays), a chunk chosen by rule 3 may be
-    longer than the array: it contains at least 512 elements and, as in netCDF-C, is at least 4 KiB.
+    If `allow_longer` is True, the array must be one-dimensional. Rule 3 then starts with a chunk of
+    at least 512 elements and at least 4 KiB, even if the array is shorter. The minimum of 4 KiB is
+    that of netCDF-C.
 
     Raises
     ------
@@ -302,16 +315,26 @@ def shard_specs(
     *,
     required: bool,
 ) -> tuple[ShardSpec, ...]:
-    """Return the specification of the shards that an encoding requests, or an empty tuple.
+    """Return the specification of the shards that an encoding requests.
 
-    `requested` contains the shards as `requested_shapes` returns them. As in zarr-python,
-    ``"auto"`` makes shards two chunks long along each dimension with more than eight chunks.
+    The result is an empty tuple if no shards are requested, or if invalid shards are ignored.
+
+    Parameters
+    ----------
+    requested
+        The shards as returned by `requested_shapes`, or None. As in zarr-python, the shard shape
+        may be ``"auto"``. Shards are then two chunks long along each dimension that has more than
+        eight full chunks, and one chunk long along every other dimension.
+    chunk, array
+        The shapes of a chunk and of the whole array.
+    required
+        Whether invalid shards cause an error. If False, they are ignored.
 
     Raises
     ------
     ConflictError
-        If the shard shape is not a multiple of the chunk shape, or if the index location is
-        invalid. If `required` is False, such shards are ignored and no error is raised.
+        If `required` is True, and the shard shape is not a multiple of the chunk shape or the index
+        location is invalid.
     """
     if requested is None:
         return ()

@@ -17,9 +17,10 @@ _Options = ParamSpec("_Options")
 def blockwise(
     function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
 ) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
-    """Decorate a function of a NumPy array and a result dtype so that it also accepts dask arrays.
+    """Decorate a function that transforms a NumPy array so that it also accepts a dask array.
 
-    The function is applied to each block of a dask array when the block is computed.
+    The first two parameters of the function must be the array and the dtype of the result. The
+    function is applied to each block of a dask array when the block is computed.
     """
 
     @wraps(function)
@@ -35,9 +36,9 @@ def blockwise(
 
 
 def largest(function: Callable[[Any], int], data: Any) -> int:
-    """Return the maximum of a function's results over the blocks of a dask array.
+    """Apply a function to each block of a dask array, and return the largest result.
 
-    The dask array is computed. For a NumPy array, return the result for the whole array.
+    This computes the dask array. A NumPy array is treated as a single block.
     """
     if not hasattr(data, "dask"):
         return function(np.asarray(data))
@@ -51,8 +52,8 @@ def _result(block: Any, function: Callable[[Any], int]) -> Any:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array was created by this package to read an opened variable.
+    """Return whether this package created a dask array in order to read an opened variable.
 
-    All other dask arrays were created by the user.
+    Any other dask array was passed by the caller.
     """
     return any(str(name).startswith(OPENED) for name in data.dask.layers)

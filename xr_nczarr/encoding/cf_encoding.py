@@ -3,10 +3,12 @@
 Encoded numbers and times are decoded and compared with the original values. How much rounding is
 accepted depends on who chose the encoding:
 
-- For a new variable, the caller chooses the dtype and the packing, so any rounding that they cause
-  is accepted.
-- Values that are added to a stored variable may be rounded to its packing step, and floats to its
-  float type. Apart from such rounding, they must be reproduced exactly.
+- The caller chooses the encoding of a new variable. Numbers may therefore be rounded as much as its
+  dtype and its packing require. Times may be rounded only if they are stored as floats.
+- When values are added to a stored variable, its encoding is fixed. Numbers may be rounded to its
+  packing step, unless their own encoding specifies a different packing. Floats may also be rounded
+  to the precision of the stored float type. Apart from such rounding, decoding must reproduce the
+  values exactly.
 """
 
 from __future__ import annotations
@@ -67,17 +69,20 @@ _COMPATIBLE_KINDS = {
 
 
 def with_checked_values(variable: Variable, name: str) -> Variable:
-    """Encode the numbers in a variable, or check that the encoding can represent its times.
+    """Prepare a variable for xarray's encoders by encoding its numbers or checking its times.
 
-    Strings, and numbers that are certain to fit their encoding, are returned unchanged. The caller
-    passes the result to xarray, which encodes all values that are not encoded yet. NumPy arrays are
-    checked immediately, and dask arrays block by block when they are computed.
+    Strings, and numbers that are certain to fit their encoding, are returned unchanged, so xarray
+    encodes them later. xarray also encodes most times; see `with_checked_times` for the exceptions.
+    NumPy arrays are checked immediately, and dask arrays block by block when they are computed.
 
     Raises
     ------
     ConflictError
-        If decoding would not reproduce the values, because a number is out of range, or because NaN
-        or NaT would be stored as an integer without a `_FillValue`.
+        If decoding would not reproduce the values. For example, a number is out of range, NaN or
+        NaT would be stored as an integer without a `_FillValue`, or the dtype bool is combined with
+        a missing value.
+    UnsupportedError
+        If xarray cannot encode the dtype of the times.
     """
     encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
     if variable.dtype.kind in "mMO":
@@ -113,7 +118,8 @@ def with_checked_values(variable: Variable, name: str) -> Variable:
 def _with_real_numbers(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Convert complex numbers to real numbers if they will be packed or stored as real numbers.
 
-    Any other variable is returned unchanged. xarray would drop the imaginary parts.
+    Without this conversion, xarray would silently drop the imaginary parts. Any other variable is
+    returned unchanged.
 
     Raises
     ------
@@ -128,10 +134,11 @@ def _with_real_numbers(variable: Variable, encoding: Mapping[str, Any], name: st
 
 
 def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
-    """Return the stored variables that `dataset` also contains, decoded by xarray.
+    """Decode the stored variables that `dataset` also contains, and return them by name.
 
-    xarray joins characters only if no other variable uses their last dimension. Here, characters
-    are joined if this results in the dimensions of the new variable.
+    xarray normally joins characters into strings along their last dimension. If the variable in
+    `dataset` has the same dimensions as the stored array of characters, it consists of characters
+    too. In that case, the stored characters are not joined.
     """
     present = {str(name): stored[name] for name in dataset.variables if name in stored}
     for variable in present.values():
@@ -187,8 +194,9 @@ def encode_as_stored(
     ConflictError
         If decoding would not reproduce the values. Examples are times that are not multiples of the
         stored units, numbers that are out of range, missing values without a `_FillValue`, and
-        strings that are too long. Without packing, numbers must also be representable in the stored
-        dtype.
+        strings that are too long. If the stored variable is not packed, further examples are
+        fractions, if the stored dtype is an integer dtype, and integers that a float dtype would
+        round.
     """
     assert target.node is not None
     name = target.name
@@ -225,10 +233,13 @@ def encode_as_stored(
 def _encode_text_as_stored(
     new: Variable, stored: Variable, target: NetcdfVariable, *, widening: bool
 ) -> Any:
-    """Encode new values that are neither times nor numbers; see `encode_as_stored`."""
+    """Encode new values that are neither times nor real numbers; see `encode_as_stored`.
+
+    Examples are strings, bytes, booleans and complex numbers.
+    """
     assert target.node is not None
     name = target.name
-    # xarray does not join characters along a dimension that another variable uses as well.
+    # xarray does not join characters along a dimension that variables of other types use as well.
     dtype, joined = target.node.dtype, stored.ndim < len(target.node.shape)
     if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects other than strings
         if not new.isnull().all():

@@ -1,6 +1,6 @@
 """Define the keys that `encoding=` accepts, and derive codecs from them.
 
-Most keys are those of netCDF and of zarr-python.
+Most of these keys are also accepted by xarray's netcdf4 engine or by its zarr engine.
 """
 
 from __future__ import annotations
@@ -86,8 +86,11 @@ def requested_codecs(
     4. netCDF's flags.
 
     If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`, so that every build
-    of netCDF-C can read them without plugins. With netCDF's flags, any compression except Blosc
-    implies the shuffle filter, unless ``shuffle`` is false or the Zarr version has no filters.
+    of netCDF-C can read them without plugins.
+
+    If netCDF's flags request a compression other than Blosc, the shuffle filter is added, unless
+    ``shuffle`` is False. If the Zarr version has no filters, shuffle is added only if ``shuffle``
+    is True.
 
     If `shuffles` is False, the shuffle filter is left out, unless the codecs come from the keys of
     xarray's zarr engine (item 1). Pass False for strings and variable-length items, because other
@@ -117,8 +120,9 @@ def requested_codecs(
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
 
-    The ``endian`` key takes precedence over the ``bytes`` codec, which holds the byte order in the
-    encoding of an opened variable.
+    The ``endian`` key takes precedence over the ``bytes`` codec, which specifies the byte order if
+    the encoding comes from an opened variable. If neither is set, return ``"native"``, which means
+    that the byte order of the data is kept.
     """
     codecs = _configurations(encoding, "serializer", "codecs")
     endian = next((codec.get("endian") for codec in codecs if codec["id"] == "bytes"), None)
@@ -127,6 +131,8 @@ def requested_endian(encoding: Mapping[str, Any]) -> Any:
 
 def requested_chunk_keys(encoding: Mapping[str, Any], zarr: Format) -> dict[str, str]:
     """Convert the ``chunk_key_encoding`` key to keyword arguments for `Format.chunk_keys`.
+
+    If the key is not set, return an empty dict.
 
     Raises
     ------
@@ -173,9 +179,10 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
 
 
 def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
-    """Return the codecs under `keys` as numcodecs configurations.
+    """Return the codecs that an encoding specifies under `keys`, as numcodecs configurations.
 
-    ``"auto"`` requests no particular codec, so it is skipped.
+    The value ``"auto"`` requests no particular codec, so it is skipped. Raise UnsupportedError if a
+    codec is specified in an unknown form.
     """
     codecs: list[Any] = []
     for value in map(encoding.get, keys):
@@ -252,7 +259,8 @@ def check_codecs(
         In plain Zarr, negative levels are allowed, because they have special meanings in zlib and
         zstd.
     UnsupportedError
-        If a codec is configured for a different dtype or different axes.
+        If a codec is configured for a dtype other than `stored`, or if the order of the transpose
+        codec is not a permutation of the array's axes.
     """
     for codec in codecs:
         key, lowest, highest = _LEVELS.get(codec["id"], ("", 0, 0))
@@ -282,9 +290,9 @@ def codec_specs(
 ) -> tuple[CodecSpec, ...]:
     """Convert numcodecs configurations to codec specifications for a Zarr version.
 
-    If the version distinguishes a compressor from filters, the last codec becomes the compressor,
-    unless it is shuffle or transpose. `itemsize` is the size of an element in bytes. This size is
-    stored with the shuffle codec, because netCDF-C relies on it.
+    If the version distinguishes between a compressor and filters, the last codec becomes the
+    compressor, unless it is shuffle or transpose. `itemsize` is the size of an element in bytes. It
+    is stored in the configuration of the shuffle codec, because netCDF-C relies on it.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):

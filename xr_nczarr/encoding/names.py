@@ -29,7 +29,8 @@ def stored_name(name: Hashable) -> str:
     TypeError
         If the name is neither a string nor None.
     ConflictError
-        If the name cannot be stored.
+        If the name is empty, contains a NUL, a slash or a backslash, or is reserved, such as
+        ``zarr.json``.
     """
     if name is None:
         return NONE_NAME
@@ -53,7 +54,16 @@ def stored_name(name: Hashable) -> str:
 
 
 def check_dimension(name: Hashable, layout: Layout) -> None:
-    """Raise TypeError or ConflictError if a layout does not allow a dimension name."""
+    """Check that a dimension name is allowed in a layout.
+
+    Raises
+    ------
+    TypeError
+        If the name is not a string.
+    ConflictError
+        If the layout is not plain Zarr, and the name is empty, ``"."`` or ``".."``, or contains a
+        slash or a NUL. NCZarr refers to dimensions by path, so it cannot use such names.
+    """
     if not isinstance(name, str):
         raise TypeError(f"a dimension name must be a string, not {name!r}")
     if not layout.is_plain_zarr and not is_name(name):  # NCZarr refers to dimensions by path
@@ -101,7 +111,11 @@ def user_attributes(
 
 
 def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
-    """Return whether xarray's zarr engine has set this attribute on a variable."""
+    """Return whether an attribute of a variable was set by xarray's zarr engine.
+
+    This is the case if the attribute has a name that the engine uses, and a value of the expected
+    form.
+    """
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
     annotations = BY_DIALECT["nczarr-preview"]

@@ -1,4 +1,4 @@
-"""Encode numbers, including packing, rounding and missing values, and check the result."""
+"""Pack and round numbers, replace missing values, and check that decoding reproduces them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ rounded to floats only if the caller requests it or the variable is packed.
 def encode_numbers(
     data: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], rounding: Rounding, name: str
 ) -> Any:
-    """Convert numbers to the stored dtype and encoding.
+    """Convert numbers to the stored dtype, with the packing and the fill value of an encoding.
 
     Raises
     ------
     ConflictError
-        If encoding and decoding would change a number by more than `rounding` allows.
+        If encoding and decoding would change a number by more than `rounding` allows. For example,
+        a number is out of range, or NaN would be stored as an integer without a fill value.
     """
     target, encoding = _dtype_by_unsigned(dtype, encoding), _with_unsigned_applied(encoding, dtype)
     marks = missing_values(encoding)
@@ -67,7 +68,11 @@ def encode_numbers(
 
 
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
-    """Pack numbers as xarray does, but store the fill value itself, unpacked, for NaN."""
+    """Pack numbers as xarray does, and convert them to a dtype.
+
+    NaN is replaced with the fill value of the encoding, if any. The fill value itself is not
+    packed.
+    """
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     variable = Variable(range(numbers.ndim), numbers, {}, dict(encoding))
     with np.errstate(all="ignore"):
@@ -82,11 +87,13 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether checking only the minimum and maximum detects every unrepresentable number.
+    """Return whether it is sufficient to check that the minimum and maximum can be represented.
 
-    There are two exceptions. If integers are packed as floats, a number between these extremes may
-    be off by more than one packing step. If `dtype` is bool, 0 and 1 can be represented, but the
-    numbers between them cannot.
+    The other numbers must be checked too in two cases:
+
+    - If integers are packed as floats, a number between the minimum and the maximum may be off by
+      more than one packing step.
+    - If `dtype` is bool, 0 and 1 can be represented, but numbers between them cannot.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
     return exact and dtype.kind != "b"
@@ -183,7 +190,10 @@ def _missing(numbers: Any) -> Any:
 
 
 def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return all values that mark missing data. The first of them is used for writing."""
+    """Return all values that mark missing data according to an encoding.
+
+    When data is written, missing elements are replaced with the first of these values.
+    """
     values = [encoding.get(key) for key in ("_FillValue", "missing_value")]
     return [mark for value in values if value is not None for mark in np.ravel(value)]
 
@@ -191,7 +201,19 @@ def missing_values(encoding: Mapping[str, Any]) -> list[Any]:
 def misfit(
     subject: str, encoding: Mapping[str, Any], dtype: np.dtype[Any], remedy: str, name: str = ""
 ) -> ConflictError:
-    """Build the error for a value that an encoding cannot represent."""
+    """Build the error for a value that an encoding cannot represent.
+
+    Parameters
+    ----------
+    subject
+        The beginning of the message, which names the value, such as ``"the value 300"``.
+    dtype
+        The stored dtype. The message shows it along with the `SHOWN_KEYS` of the encoding.
+    remedy
+        An instruction that tells the user how to proceed.
+    name
+        Name of the variable, or an empty string if the caller adds the name.
+    """
     settings = {"dtype": dtype.str if dtype.kind in "SU" else dtype.name}
     settings |= {key: encoding[key] for key in SHOWN_KEYS if encoding.get(key) is not None}
     return ConflictError(
@@ -206,9 +228,15 @@ def misfit(
 def real_numbers(
     data: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], stored: np.dtype[Any], name: str
 ) -> Any:
-    """Return the real parts of complex numbers.
+    """Convert complex numbers to a dtype of real numbers.
 
-    Raise ConflictError if an imaginary part is not 0.
+    `encoding` and `stored`, the dtype in which the numbers will be stored, are only shown in the
+    error message.
+
+    Raises
+    ------
+    ConflictError
+        If an imaginary part is not 0.
     """
     lost = data.imag != 0
     if lost.any():
@@ -220,15 +248,21 @@ def real_numbers(
 def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
     """Convert encoded values to the stored dtype.
 
-    Raise ConflictError if the kinds of the dtypes are incompatible. For example, floats cannot be
-    stored as integers.
+    If the stored dtype is an object dtype, the values are returned unchanged.
+
+    Raises
+    ------
+    ConflictError
+        If a complex number is too large for the stored dtype, or if the kinds of the dtypes are
+        incompatible. For example, floats cannot be stored as integers.
     """
     if values.dtype == dtype or dtype.hasobject:
         return values
     castable = dtype.kind in ("b", values.dtype.kind)
     if not castable and not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ConflictError(
-            f"the new values have dtype {values.dtype}, but the stored values have dtype {dtype}"
+            f"the new values have dtype {values.dtype}, but the stored values have dtype {dtype}",
+            remedy=_NEW_STORE,
         )
     with np.errstate(over="ignore"):
         converted = values.astype(dtype)
@@ -239,10 +273,16 @@ def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
-    """Raise ConflictError if the fill value of an encoding does not fit its integer dtype.
+    """Check that an integer dtype can represent the fill value of an encoding.
 
-    A fill value is also accepted if it fits the dtype with the signedness that ``_Unsigned``
-    specifies.
+    If ``_Unsigned`` specifies a different signedness, it is sufficient that the signed or the
+    unsigned dtype can represent the fill value. For example, both -1 and 255 are accepted for int8
+    with ``_Unsigned="true"``. Dtypes other than integers are not checked.
+
+    Raises
+    ------
+    ConflictError
+        If the dtype cannot represent the fill value.
     """
     fill = fill_value_of(encoding)
     if fill is None or dtype.kind not in "iu":
@@ -253,10 +293,10 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def marks_nothing(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an integer dtype cannot represent any of the numbers in ``missing_value``.
+    """Return whether ``missing_value`` marks no values, because its numbers do not fit the dtype.
 
-    If so, no stored value is missing. xarray would round these numbers, and thereby mark other
-    values as missing.
+    This is the case if the encoding has an integer dtype in which none of these numbers can be
+    represented. xarray would round the numbers, and thereby mark other values as missing.
     """
     dtype = np.dtype(encoding.get("dtype", "f8"))
     marks = np.asarray(encoding.get("missing_value")).ravel()
@@ -266,7 +306,11 @@ def marks_nothing(encoding: Mapping[str, Any]) -> bool:
 
 
 def _is_storable(mark: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> bool:
-    """Return whether an integer dtype can represent a number with either signedness."""
+    """Return whether a number can be represented in an integer dtype.
+
+    If ``_Unsigned`` specifies a different signedness, it is sufficient that the signed or the
+    unsigned dtype can represent the number.
+    """
     ranges = [np.iinfo(dtype), np.iinfo(_dtype_by_unsigned(dtype, encoding))]
     is_whole = mark.dtype.kind in "biuf" and np.isfinite(mark) and mark == round(mark.item())
     return bool(is_whole and any(r.min <= mark.item() <= r.max for r in ranges))
@@ -285,18 +329,20 @@ def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return an integer dtype with the signedness that the ``_Unsigned`` key specifies.
+    """Return the signed or unsigned integer dtype that the ``_Unsigned`` key specifies.
 
-    Other dtypes are returned unchanged.
+    The result has the same size as `dtype`. If the key is not set, or if `dtype` is not an integer
+    dtype, `dtype` is returned unchanged.
     """
     kind = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")), dtype.kind)
     return np.dtype(dtype.str.replace(dtype.kind, kind)) if dtype.kind in "iu" else dtype
 
 
 def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Apply the ``_Unsigned`` key to the dtype and the missing-value keys, then remove the key.
+    """Return an encoding in which the ``_Unsigned`` key has been applied and removed.
 
-    The missing-value keys are ``_FillValue`` and ``missing_value``.
+    The key is applied to `dtype`, which becomes the dtype of the encoding, and to ``_FillValue``
+    and ``missing_value``. For example, if int8 becomes uint8, a fill value of -1 becomes 255.
     """
     target = _dtype_by_unsigned(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
@@ -312,7 +358,7 @@ def is_packed(encoding: Mapping[str, Any]) -> bool:
 
 
 def fill_value_of(encoding: Mapping[str, Any]) -> Any:
-    """Return the value that marks missing data in an encoding, or None.
+    """Return the value that marks missing data in an encoding, or None if there is none.
 
     The key ``_FillValue`` takes precedence over ``missing_value``.
     """

@@ -27,20 +27,33 @@ _BITS_PER_DIGIT = math.log2(10)
 def quantized(
     data: Any, encoding: Mapping[str, Any], missing: Sequence[Any], name: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Round data as requested by an encoding.
+    """Round float32 and float64 numbers as an encoding requests.
 
-    Return the rounded data, and the attributes that record the rounding. The encoding contains
-    either ``least_significant_digit`` (a decimal place), or ``significant_digits`` and optionally
-    ``quantize_mode``. The modes are BitGroom (the default), BitRound (which counts bits instead of
-    decimal digits) and GranularBitRound. Data of dtypes other than float32 and float64 is returned
-    unchanged, and only ``least_significant_digit`` is recorded. Values in `missing` are not
-    rounded.
+    The encoding must contain one of these keys:
+
+    - ``least_significant_digit`` is the number of decimal places to keep.
+    - ``significant_digits`` is the number of significant digits to keep. The key ``quantize_mode``
+      selects the algorithm: BitGroom (the default), BitRound or GranularBitRound. BitRound counts
+      bits instead of decimal digits.
+
+    Data of any other dtype is returned unchanged.
+
+    Parameters
+    ----------
+    missing
+        The values that mark missing data. They are not rounded.
+
+    Returns
+    -------
+    The rounded data, and the attributes that record the rounding. If the data is not rounded, the
+    attribute ``least_significant_digit`` is still returned, but no attribute records
+    ``significant_digits``.
 
     Raises
     ------
     ConflictError
-        If the mode is unknown, if the number of digits is out of range or not a number, or if
-        rounding would turn a number into infinity or a missing value.
+        If ``least_significant_digit`` is not a number, if ``significant_digits`` is out of range,
+        if the mode is unknown, or if rounding would turn a number into infinity or a missing value.
     """
     recorded = digit_attribute(encoding)
     if data.dtype.kind != "f" or data.dtype.itemsize not in (4, 8):
@@ -71,9 +84,11 @@ def quantized(
 
 
 def digit_attribute(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attribute that records the least significant digit in an encoding, if any.
+    """Return the attribute ``least_significant_digit`` if the encoding contains it.
 
-    The netcdf4 engine moves this attribute to the encoding when it opens data of any dtype.
+    Otherwise, return an empty dict. When xarray's netcdf4 engine opens a variable, it moves this
+    attribute to the encoding, whatever the dtype. The attribute must therefore be restored for
+    variables of any dtype.
     """
     digit = encoding.get("least_significant_digit")
     return {} if digit is None else {"least_significant_digit": digit}
@@ -90,7 +105,8 @@ def _quantized(
 ) -> Array:
     """Round all values except missing values, zeros, infinities and NaN.
 
-    Values are rounded with ``rounding(values, digits)``.
+    Values are rounded with ``rounding(values, digits)``. Raise ConflictError if this would turn a
+    value into infinity or a missing value.
     """
     marks = np.array([mark for mark in missing if np.asarray(mark).dtype.kind in "iuf"], dtype)
     kept = ~np.isfinite(values) | (values == 0) | np.isin(values, marks)
@@ -122,7 +138,7 @@ def _from_bits(bits: Array, values: Array) -> Array:
 def _rounded_off(values: Array, drop: Any) -> Array:
     """Round each value to the nearest number whose last `drop` bits are zero.
 
-    Halves are rounded away from zero. `drop` is either a single number or an array with one number
+    Ties are rounded away from zero. `drop` is either a single number or an array with one number
     per value.
     """
     bits = _as_bits(values)
@@ -149,9 +165,9 @@ def _groomed(values: Array, digits: int) -> Array:
 
 
 def _granular(values: Array, digits: int) -> Array:
-    """Round each value to the bits needed for `digits` significant digits (GranularBitRound).
+    """Round off the bits that are not needed for `digits` significant digits (GranularBitRound).
 
-    The number of bits is computed separately for each value.
+    The number of these bits is computed separately for each value.
     """
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)

@@ -119,25 +119,41 @@ def _decoded(data: Any, dtype: np.dtype[Any]) -> Any:
 
 @blockwise
 def unpadded(data: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert netCDF's fixed-width strings to variable-length strings."""
+    """Convert fixed-width netCDF strings, which are padded UTF-8, to variable-length strings."""
     return decode_strings(data).astype(dtype, copy=False)
 
 
 @blockwise
 def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert strings to netCDF's fixed-width strings.
+    """Convert strings to fixed-width netCDF strings, which are UTF-8 padded with NUL.
 
-    Raise ConflictError if a string is too long for `dtype`.
+    Raises
+    ------
+    ConflictError
+        If a string is too long for `dtype`, contains a NUL, or is not valid Unicode.
     """
     return encode_strings(texts, dtype.itemsize)
 
 
 def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
-    """Convert strings to the dtype that a layout uses for them.
+    """Convert strings to the dtype in which a layout stores them.
 
-    Depending on the layout, the result contains objects or fixed-width strings of `width` bytes. In
-    Zarr v1, its dtype is of kind ``U``, and `width` is ignored. If `width` is None, the width is
-    that of the longest string or of the fill value, whichever is longer.
+    - Zarr v1 stores strings in a fixed-width dtype of kind ``U``. Dask arrays are computed.
+    - Other versions of plain Zarr store variable-length strings, which have dtype object here.
+    - NCZarr stores fixed-width netCDF strings, which have dtype ``S<width>``. However, if `width`
+      is None and the layout supports variable-length strings, these are stored instead.
+
+    Parameters
+    ----------
+    width
+        The width in bytes, which is ignored in plain Zarr. If `width` is None but a width is
+        required, it is that of the longest string or of the fill value, whichever is longer.
+
+    Raises
+    ------
+    ConflictError
+        If a string does not fit in the fixed-width dtype. For example, it is too long, or ends in
+        NUL.
     """
     if not layout.zarr.has_filters:  # Zarr v1 has neither filters nor variable-length strings
         if data.dtype.hasobject and largest(_ends_in_nul, data):
@@ -182,9 +198,12 @@ def _unicode_error(text: str, reason: str) -> ConflictError:
 
 @blockwise
 def in_width(values: Any, dtype: np.dtype[Any], name: str, fill: Any = "") -> Any:
-    """Convert strings or bytes to a fixed width, and missing items to `fill`.
+    """Convert strings or bytes to a fixed-width dtype, and replace missing items with `fill`.
 
-    Raise ConflictError if an item is too long for `dtype`, or ends in NUL.
+    Raises
+    ------
+    ConflictError
+        If an item is too long for `dtype`, or ends in NUL.
     """
     if values.dtype.kind in "OT":
         values = without_missing(values, TEXT, fill)
@@ -238,7 +257,7 @@ def _objects(block: Any) -> int:
 
 @blockwise
 def without_missing(block: Any, dtype: np.dtype[Any], fill: Any = "") -> Any:
-    """Convert all items to the given string dtype, and missing items to `fill`."""
+    """Replace missing items, such as None, with `fill`, and convert the array to a string dtype."""
     texts = np.empty(block.shape, dtype)
     texts[...] = np.where(_missing(block), np.array(fill, object), block)
     return texts

@@ -46,8 +46,8 @@ def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: st
     default encoding needs no check.
 
     Dask arrays are checked block by block when they are computed, so the caller must use the
-    returned variable. If the encoding specifies their units and a numeric dtype, NumPy times in
-    dask arrays are also encoded.
+    returned variable. A dask array of NumPy times is not only checked, but also encoded, if the
+    encoding specifies both the units and a numeric dtype.
 
     Raises
     ------
@@ -91,9 +91,9 @@ def _encoded_by_block(
     Parameters
     ----------
     variable
-        A variable of NumPy times, which provides the attributes.
+        The variable with NumPy times. Its encoding and attributes are used, but not its values.
     times
-        The times of the variable, which may be cftime dates.
+        The values of the variable, which may already have been converted to cftime dates.
     """
     empty = np.empty((0,) * variable.ndim, variable.dtype)
     encoded = cf_encoded(Variable(variable.dims, empty, variable.attrs, variable.encoding), name)
@@ -105,15 +105,15 @@ def _encoded_by_block(
 def encode_times(
     times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], rounding: Rounding, name: str
 ) -> Any:
-    """Convert times to the stored dtype and encoding.
+    """Encode times as numbers of the stored dtype, in the units and calendar of an encoding.
 
     If `rounding` is ``"requested"``, times that are stored as floats may be rounded.
 
     Raises
     ------
     ConflictError
-        If encoding and decoding would change a time. If finer units would preserve the times, the
-        error message suggests an encoding with such units.
+        If the units are months or years, or if encoding and decoding would change a time. If finer
+        units would preserve the times, the error message suggests an encoding with such units.
     """
     refuse_calendar_units(encoding, name)
     units, is_new = encoding.get("units"), rounding == "requested"
@@ -138,7 +138,8 @@ def encode_times(
 def _checked_times(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str) -> Any:
     """Return times unchanged, or raise ConflictError if decoding would not reproduce them.
 
-    In contrast to `encode_times`, the units and the stored dtype may be left to xarray.
+    Times that are stored as floats may be rounded. In contrast to `encode_times`, the encoding need
+    not specify the units and the dtype; xarray then chooses them.
     """
     encoded, same = _encode_and_compare(times, encoding, name, accept_rounding=True)
     if not same.all():
@@ -158,9 +159,12 @@ def _encode_and_compare(
 ) -> tuple[Variable, Any]:
     """Return encoded times, and a mask of the times that decoding reproduces.
 
-    If the times are not whole multiples of the requested units, xarray encodes them in finer units.
-    Decoding uses `units` or, by default, the units that xarray chose. With `accept_rounding`, times
-    that are stored as floats need not be equal, but must not become missing.
+    If the times are not whole multiples of the requested units, and the requested dtype is an
+    integer dtype, xarray encodes them in finer units. The encoded times are decoded in `units` or,
+    by default, in the units that xarray chose.
+
+    If `accept_rounding` is True, a time that is stored as a float counts as reproduced even if it
+    is rounded, unless it becomes missing.
     """
     if times.dtype.kind in "mM":
         times = in_encoded_unit(times, name, encoding.get("units"))

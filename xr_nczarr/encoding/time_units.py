@@ -23,15 +23,16 @@ _SECOND_FRACTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns
 
 
 def in_encoded_unit(times: Any, name: str, units: Any = None) -> Any:
-    """Convert NumPy times to a unit in which xarray can encode them, if they do not have one.
+    """Convert NumPy times to a unit in which xarray can encode them.
 
-    Otherwise, xarray would round times that are finer than nanoseconds, and encode times as NaT if
-    `units` is finer than their unit.
+    Without this conversion, xarray would round times whose unit is finer than nanoseconds, and
+    encode times as NaT if their unit is coarser than `units`. Times that need no conversion are
+    returned unchanged.
 
     Parameters
     ----------
     units
-        The ``units`` of the encoding, or None.
+        The ``units`` of the encoding, such as ``"seconds since 2000-01-01"``, or None.
 
     Raises
     ------
@@ -65,11 +66,21 @@ def in_time_dtype(
     dtype: np.dtype[Any],
     encoding: Mapping[str, Any],
     name: str,
-    remedy: str = "Write a new store",
+    remedy: str = "Write the variable to a new store",
 ) -> Any:
-    """Convert times to the unit of a dtype.
+    """Convert times to a NumPy time dtype, such as ``datetime64[ns]``.
 
-    Raise ConflictError with `remedy` if this would change a time.
+    Parameters
+    ----------
+    encoding
+        The encoding to show in an error message.
+    remedy
+        The remedy to suggest in an error message.
+
+    Raises
+    ------
+    ConflictError
+        If the conversion would change a time.
     """
     converted = times.astype(dtype)
     same = equal(converted.astype(times.dtype), times)
@@ -82,8 +93,11 @@ def in_time_dtype(
 def as_dates(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str) -> Any:
     """Convert NumPy times to cftime dates in the calendar of an encoding.
 
-    xarray would encode NaT as an ordinary time. Its error for a date that the calendar does not
-    have, such as February 29, does not name the variable.
+    Two kinds of times are rejected here, because xarray would not report them properly:
+
+    - NaT, which xarray would encode as an ordinary time.
+    - Dates that do not exist in the calendar, such as February 29. xarray's error for them does not
+      name the variable.
 
     Raises
     ------
@@ -141,13 +155,21 @@ def refuse_unknown_calendar(variable: Variable, encoding: Mapping[str, Any], nam
     if calendar is not None and str(calendar).lower() not in known:
         raise ConflictError(
             f"xarray cannot decode times in the calendar {calendar!r}",
-            remedy=f"Correct the encoding: the known calendars are {', '.join(known)}",
+            remedy=f"Correct the encoding by choosing one of these calendars: {', '.join(known)}",
             variable=name,
         )
 
 
 def equal(new: Any, stored: Any) -> Any:
-    """Return a mask of equal elements, treating missing times as equal."""
+    """Return a mask that is True where two arrays of times are equal.
+
+    NaT is treated as equal to NaT.
+
+    Raises
+    ------
+    ConflictError
+        If cftime dates cannot be compared, because they are in different calendars.
+    """
     if new.dtype.kind in "mM" and stored.dtype.kind in "mM":
         return (new == stored) | (np.isnat(new) & np.isnat(stored))
     try:

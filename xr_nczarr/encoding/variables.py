@@ -84,7 +84,9 @@ def encode_variables(
     Raises
     ------
     ConflictError
-        If values do not fit their encoding.
+        If values do not fit their encoding, or a name cannot be stored.
+    TypeError
+        If a name is not a string, or the value of an attribute is an xarray object.
     UnsupportedError
         If the layout does not support a type.
     """
@@ -128,10 +130,10 @@ def _check_values(variable: Variable) -> None:
 
 
 def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Return a variable that xarray can encode without changing its values.
+    """Prepare a variable so that xarray can encode it without changing the values.
 
-    Its values are checked, and numbers are already encoded; see `with_checked_values`. Keys of an
-    inherited encoding that do not suit the values are removed.
+    The values are checked, and numbers are encoded already; see `with_checked_values`. If the
+    encoding is inherited, keys that do not suit the values are removed.
     """
     _check_values(variable)
     check_items(variable, name)
@@ -193,14 +195,21 @@ def _typed_if_empty(variable: Variable) -> Variable:
 
 
 def _character_count(encoding: Mapping[str, Any], rank: int) -> int | None:
-    """Return the length of the strings that xarray joined from characters, or None if unknown."""
+    """Return the length of strings that xarray joined from characters when it opened a variable.
+
+    Return None if the variable was not opened in this way. `rank` is the number of dimensions of
+    the joined strings.
+    """
     stored: Sequence[int] = encoding.get("original_shape") or ()
     is_joined = "char_dim_name" in encoding and len(stored) == rank + 1
     return max(1, int(stored[-1])) if is_joined else None
 
 
 def _item_type(encoding: Mapping[str, Any]) -> type | None:
-    """Return the type of variable-length items that an encoding requests, or None if unknown."""
+    """Return the type of variable-length items that an encoding requests: str or bytes.
+
+    Return None if the encoding requests neither type.
+    """
     dtype = encoding.get("dtype")
     kind = None if dtype is None else np.dtype(dtype).kind
     if kind in ("S", "T", "U") or not _TEXT_KEYS.isdisjoint(encoding):
@@ -211,10 +220,11 @@ def _item_type(encoding: Mapping[str, Any]) -> type | None:
 
 
 def _move_key(variable: Variable, explicit: bool) -> None:
-    """Move the encoding key that xarray would drop or convert, if any, to the attributes.
+    """Move a key from the encoding to the attributes if xarray would drop or convert its value.
 
-    xarray drops ``_Unsigned`` if there is no fill value, and converts the fill value of a character
-    variable to a string.
+    - ``_Unsigned`` is moved if there is no fill value, because xarray would drop it.
+    - The ``_FillValue`` of strings that were joined from characters is moved if the encoding is
+      inherited, because xarray would convert it to a string.
     """
     encoding, attributes = variable.encoding, variable.attrs
     filled = attributes.get("_FillValue", fill_value_of(encoding)) is not None
@@ -225,10 +235,10 @@ def _move_key(variable: Variable, explicit: bool) -> None:
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the fixed-width string dtype that an encoding requests, or None.
+    """Return the fixed-width string dtype that the ``dtype`` key of an encoding specifies, if any.
 
-    Only such a dtype can truncate strings. For ``S1``, return None, because it requests an
-    array of characters rather than strings of width 1.
+    Only such a dtype can truncate strings. For any other dtype, return None. Also return None for
+    ``S1``, because it requests an array of characters rather than strings of width 1.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None
@@ -298,7 +308,17 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
-    """Return the fill value of the array, or None if it is undefined."""
+    """Return the fill value of the array to be created, or None if it is undefined.
+
+    The result is the first of these values that applies:
+
+    1. the ``fill_value`` in the encoding, in plain Zarr if the Zarr version requires a fill value;
+    2. the value of the attribute ``_FillValue``;
+    3. the ``fill_value`` that the caller passed;
+    4. None in plain Zarr, or if the caller passed ``fill_value=None``, unless the Zarr version
+       requires a fill value;
+    5. 0 or the dtype's equivalent in plain Zarr, and netCDF's default fill value in NCZarr.
+    """
     # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
     # requires a fill value, as in xarray.
     independent = layout.is_plain_zarr and layout.zarr.requires_fill_value
@@ -329,9 +349,9 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether the strings were joined from characters when the variable was opened.
+    """Return whether xarray joined characters into strings when it opened the variable.
 
-    If so, the fill value is a single character.
+    In this case, the fill value in the encoding is a single character rather than a string.
     """
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
@@ -370,9 +390,13 @@ def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit:
 def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     """Convert a fill value to a scalar of `dtype`.
 
-    If `dtype` is object, the result is a string, unless the dtype declares that its items are
-    bytes. Raise ConflictError if `dtype` is a fixed-width string type and `value` is too long for
-    it.
+    If `value` is an array, its first element is used. For an object dtype, the result is a string,
+    or bytes if xarray has marked the dtype as containing bytes.
+
+    Raises
+    ------
+    ConflictError
+        If `dtype` is a fixed-width bytes dtype, such as ``S4``, and the value is longer.
     """
     value = np.asarray(value).reshape(-1)[0]
     if is_bytes_dtype(dtype):

@@ -1,4 +1,4 @@
-"""Encode variables with xarray, restore what its encoders lose, and name variables in errors."""
+"""Encode variables with xarray, restore what its encoders lose, and convert its errors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _CHANGE_ENCODING = (
 def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Variable]:
     """Encode the variables of a group with xarray.
 
-    xarray removes the attributes that bounds share with the variable they belong to.
+    From a bounds variable, xarray removes the attributes that it shares with its coordinate
+    variable.
 
-    A ``bounds`` attribute that is not text, such as a bounding box, does not name a variable, and
-    xarray would fail to look it up. Such attributes are emptied in `variables`, and restored in the
-    result.
+    A ``bounds`` attribute that is not a string, such as a bounding box, does not name a variable.
+    xarray would fail to look it up, so it is replaced with an empty string in `variables`. The
+    result contains the original value.
 
     Raises
     ------
@@ -62,7 +63,10 @@ def cf_encoded(variable: Variable, name: str) -> Variable:
 
 
 def encoded_alone(variable: Variable, name: str) -> Variable:
-    """Encode a variable with xarray, without converting xarray's errors."""
+    """Encode a variable with xarray, independently of other variables.
+
+    Errors that xarray raises are not converted to ConflictError; see `cf_encoded`.
+    """
     _refuse_missing_dates(variable, name)
     calendar = variable.encoding.get("calendar")
     if _is_all_nat(variable):
@@ -75,7 +79,10 @@ def encoded_alone(variable: Variable, name: str) -> Variable:
 
 
 def _with_item_type(encoded: Variable, variable: Variable) -> Variable:
-    """Restore the item type of empty arrays, which xarray drops if there is a fill value."""
+    """Restore the item type of an empty array of strings or bytes.
+
+    xarray drops this type if the variable has a fill value. Other arrays are returned unchanged.
+    """
     if encoded.dtype != object or variable.size:
         return encoded
     dtype = create_vlen_dtype(bytes) if variable.dtype.kind == "S" else variable.dtype
@@ -102,10 +109,15 @@ def _refuse_missing_dates(variable: Variable, name: str) -> None:
 def _is_all_nat(variable: Variable) -> bool:
     """Return whether xarray may fail to encode an in-memory variable because it has no valid times.
 
-    If all times are NaT, xarray fails in the standard calendar, because it compares the earliest
-    time with the first Gregorian date. For an empty array, it fails in calendars that NumPy does
-    not support. `encoded_alone` uses another calendar for such variables, because NaT is stored in
-    the same way in every calendar that NumPy supports.
+    The result is True in two cases:
+
+    - All times are NaT, and the encoding specifies the standard calendar. xarray fails in this
+      case, because it compares the earliest time with the first Gregorian date.
+    - The array is empty. xarray fails if NumPy does not support the calendar.
+
+    `encoded_alone` therefore encodes such a variable in the proleptic Gregorian calendar. The
+    result is the same, because NaT is stored in the same way in both calendars, and an empty array
+    contains no times.
     """
     if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
         return False
@@ -117,7 +129,11 @@ def _is_all_nat(variable: Variable) -> bool:
 
 @contextmanager
 def as_conflicts(remedy: str = _CHANGE_ENCODING) -> Iterator[None]:
-    """Convert errors raised by xarray and NumPy to ConflictErrors, which can name the variable."""
+    """Convert errors that xarray or NumPy raises in the ``with`` block to ConflictErrors.
+
+    Unlike the original error, a ConflictError can name the variable, and contains a `remedy`. An
+    `NczarrError` is raised unchanged.
+    """
     try:
         yield
     except NczarrError:
