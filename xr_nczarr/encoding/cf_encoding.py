@@ -194,9 +194,8 @@ def encode_as_stored(
     ConflictError
         If decoding would not reproduce the values. Examples are times that are not multiples of the
         stored units, numbers that are out of range, missing values without a `_FillValue`, and
-        strings that are too long. If the stored variable is not packed, further examples are
-        fractions, if the stored dtype is an integer dtype, and integers that a float dtype would
-        round.
+        strings that are too long. If the stored variable is not packed, fractions cannot be stored
+        as integers either, nor integers as floats that would round them.
     """
     assert target.node is not None
     name = target.name

@@ -113,8 +113,7 @@ def user_attributes(
 def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
     """Return whether an attribute of a variable was set by xarray's zarr engine.
 
-    This is the case if the attribute has a name that the engine uses, and a value of the expected
-    form.
+    Such an attribute is recognized by its name and by the form of its value.
     """
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)

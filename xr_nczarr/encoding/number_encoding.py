@@ -42,8 +42,9 @@ def encode_numbers(
     Raises
     ------
     ConflictError
-        If encoding and decoding would change a number by more than `rounding` allows. For example,
-        a number is out of range, or NaN would be stored as an integer without a fill value.
+        If encoding and decoding would change a number by more than `rounding` allows (see
+        `Rounding`). For example, a number is out of range, or NaN would be stored as an integer
+        without a fill value.
     """
     target, encoding = _dtype_by_unsigned(dtype, encoding), _with_unsigned_applied(encoding, dtype)
     marks = missing_values(encoding)
@@ -320,7 +321,7 @@ def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return an encoding in which an integer scale factor is converted to a float.
 
     With an integer scale factor, xarray would pack numbers in the scale factor's integer type. A
-    scale factor or offset that is a list or array of one number is replaced by that number.
+    scale factor or offset that is a list or array of one number is replaced with that number.
     """
     scalars = {key: unwrapped(encoding[key]) for key in PACKING_KEYS if key in encoding}
     scale = np.asarray(scalars.get("scale_factor"))
@@ -370,7 +371,7 @@ def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype
     """Return the dtype in which to compute packed numbers.
 
     xarray packs in place, so integers must first be converted to a dtype that depends on the scale
-    factor and the offset.
+    factor and the offset. Floats are packed in their own dtype.
     """
     if dtype.kind == "f":
         return dtype

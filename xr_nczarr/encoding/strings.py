@@ -225,7 +225,13 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str, fill: Any = "") -> An
 
 
 def as_bytes(values: Any) -> list[Any]:
-    """Encode the items of an array of strings or bytes as a list of bytes."""
+    """Return the items of an array as a list of bytes, encoding strings as UTF-8.
+
+    Raises
+    ------
+    ConflictError
+        If a string is not valid Unicode.
+    """
     try:
         return [
             item.encode("utf-8", "surrogateescape") if isinstance(item, str) else item

@@ -221,8 +221,8 @@ def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Return an encoding in the coarsest units in which all times are whole numbers.
 
-    The dtype of the encoding is float64 if the times round-trip exactly through it, and int64
-    otherwise. Return None if even microseconds are too coarse.
+    The dtype of the encoding is float64 if this reproduces the times exactly, and int64 otherwise.
+    Return None if even microseconds are too coarse.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 

@@ -79,7 +79,7 @@ def encode_variables(
     variables
         The variables, as returned by `xarray.conventions.encode_dataset_coordinates`.
     encoding
-        Maps variable names to encodings that replace those of the variables.
+        Mapping from variable names to encodings, which replace those of the variables.
 
     Raises
     ------

@@ -131,7 +131,7 @@ def _is_all_nat(variable: Variable) -> bool:
 def as_conflicts(remedy: str = _CHANGE_ENCODING) -> Iterator[None]:
     """Convert errors that xarray or NumPy raises in the ``with`` block to ConflictErrors.
 
-    Unlike the original error, a ConflictError can name the variable, and contains a `remedy`. An
+    Unlike the original error, a ConflictError can name the variable and suggest a `remedy`. An
     `NczarrError` is raised unchanged.
     """
     try:
