@@ -205,7 +205,9 @@ def _adapted_shapes(
     if chunks is None:
         return None, shards, ""
     inherited = f"chunks {tuple(chunks)} inherited from the source"
-    if len(chunks) != len(shape) or any(isinstance(size, Sequence) for size in chunks):
+    if any(isinstance(size, Sequence) for size in chunks):
+        return None, None, f"{inherited} have varying lengths"
+    if len(chunks) != len(shape):
         return None, None, f"{inherited} do not have {len(shape)} dimensions"
     _check_integers(chunks)
     axes = _original_axes(encoding, dimensions, shape)
