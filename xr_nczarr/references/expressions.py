@@ -168,7 +168,7 @@ def operands(expression: Expression) -> Iterator[Expression]:
 
 
 def choose(test: Computed, if_true: Computed, if_false: Computed) -> Computed:
-    """Return a function that evaluates `test`, and then either `if_true` or `if_false`."""
+    """Return a function that evaluates either `if_true` or `if_false`, depending on `test`."""
     return lambda values: if_true(values) if test(values) else if_false(values)
 
 

@@ -90,7 +90,7 @@ class Generator(PickledByFields):
 
     @cached_property
     def weight(self) -> int:
-        """Cost of evaluating all templates once, relative to templates of ordinary size."""
+        """Cost of evaluating all templates once: 1 for short templates, and more for long ones."""
         templates = (self.key, self.url, self.offset, self.length)
         return 1 + sum(map(node_count, templates)) // _ORDINARY_SIZE
 
@@ -147,7 +147,7 @@ class Generator(PickledByFields):
             yield self._member(dict(zip(self.dimensions, combination, strict=True)))
 
     def _member(self, values: Values) -> tuple[str, Reference]:
-        """Return the key and the reference for the given dimension values."""
+        """Compute the key and the reference from one value of each dimension."""
         key = str(self._compute_key(values))
         if is_metadata(key) or not key:
             raise ReferenceSetError(
@@ -158,7 +158,7 @@ class Generator(PickledByFields):
         return key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Reference:
-        """Return the reference for `key`, which belongs to the given dimension values."""
+        """Compute the reference for `key` from the dimension values that correspond to this key."""
         try:
             url, offset, length = self._compute_fields(values)
             return Address(str(url), _number(offset, "offset", key), _number(length, "length", key))

@@ -51,7 +51,7 @@ _PAIRS = tuple(
 
 
 def scan_document(document: bytes) -> tuple[bytes, int, TableBuilder]:
-    """Move the references to chunks from a JSON document into a `TableBuilder`.
+    """Move chunk references from a JSON document into a `TableBuilder`.
 
     Only long sequences of regular members (see the module docstring) with the same separator and
     spacing are moved. All other members stay in the document.
@@ -120,8 +120,9 @@ class _Block:
         int
             The number of members that were moved.
         int
-            The position in the block at which the regular members end, even if they were not moved.
-            It is 0 if the block has too few members, or does not begin with a regular member.
+            The position in the block at which the regular members end, whether or not they were
+            moved. It is 0 if the whole block contains too few members, or if its first member is
+            not regular.
         bool
             Whether more regular members may follow at the start of the next block.
         """
@@ -269,7 +270,8 @@ class _Block:
 def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
     """Parse the number at the start of each eight-byte word.
 
-    Return two arrays: the numbers and the count of digits in each number.
+    Return two arrays: the numbers, and the count of digits in each number. The count is 0 for a
+    word that does not begin with a digit.
     """
     # The upper half of a digit (0x30 to 0x39) is 3, even after adding 6. If adding 6 to a greater
     # byte produces a carry, the carry does not affect the bytes before it.

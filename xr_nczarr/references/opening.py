@@ -26,16 +26,17 @@ _RECORDS = ".zmetadata"
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
     """Open the reference set at a location for which `names_reference_set` returns True.
 
-    Return None if only the suffix ``.parq`` or ``.parquet`` suggested a reference set, but there is
-    none at the location. The location may then be a Zarr store.
+    `names_reference_set` does not look inside folders. If the caller finds the parquet files of a
+    reference set in a folder, the caller must use `open_record_set` instead.
 
-    `names_reference_set` does not look inside folders. If the caller later finds the parquet files
-    of a reference set in a folder, it opens the set with `open_record_set`.
+    For some locations, the suffix ``.parq`` or ``.parquet`` is the only sign of a reference set. If
+    there is no reference set at such a location, return None, because it may be a Zarr store.
 
     Raises
     ------
     NotFoundError
-        If there is no reference set at the location, except in the case above.
+        If there is no reference set at the location, although it has other signs than a suffix
+        ``.parq`` or ``.parquet``.
     UnsupportedError
         If a storage option or its value is not supported.
     ConflictError
@@ -73,7 +74,7 @@ def _locate_document(location: Location, options: ReferenceOptions) -> Location:
 
     If the target is a ``reference://`` URL, the `fo` storage option contains the location of the
     document, or the document itself. Otherwise, the location of the target is returned. If the
-    location has no protocol, the protocol is that of the `target_protocol` storage option.
+    location is a path without a protocol, the `target_protocol` storage option is its protocol.
 
     Raises
     ------

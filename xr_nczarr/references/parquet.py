@@ -264,9 +264,9 @@ def render_parquet_references(
     Raises
     ------
     UnsupportedError
-        If pyarrow is not installed, or if the layout cannot represent the set. Apart from metadata,
-        the layout can represent only references to chunks of Zarr v2 arrays, and only URLs that are
-        valid Unicode. Also raised if almost all chunks of a large array are missing.
+        If pyarrow is not installed, if almost all chunks of a large array are missing, or if the
+        layout cannot represent the set. Apart from metadata, the layout can represent only
+        references to chunks of Zarr v2 arrays, and only URLs that are valid Unicode.
     ReferenceSetError
         If the shape or the chunk shape of an array is invalid.
     """

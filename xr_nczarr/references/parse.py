@@ -1,7 +1,8 @@
 """Parse reference documents of versions 0 and 1, and convert version 1 to version 0.
 
-It is an error to declare a key twice, whether in ``refs``, in ``gen`` or in both. If a generator
-that is not expanded declares the key, the error is raised when the key is read.
+A key must not be declared twice, whether in ``refs``, in ``gen`` or in both. Usually, the error is
+raised when the document is parsed. If a generator that is not expanded declares the key, the error
+is not raised until the key is looked up.
 
 A name in a template is looked up among the arguments of the template call, then among the
 dimensions, and then among the other templates. Templates that the caller passes replace templates
@@ -64,9 +65,10 @@ _METADATA_NAMES = {".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"}
 def is_reference_document(document: bytes) -> bool:
     """Return whether a document is a reference set in JSON, without checking its entries.
 
-    Many JSON documents map names to strings or lists. Therefore, a document of version 0 must also
-    contain the metadata of a group or array. A document of version 1 must contain a version, and
-    no member that is not in the specification. An empty JSON object counts as a reference set.
+    Version 0 maps keys to strings or lists, which many other JSON documents do as well. A document
+    of version 0 is therefore recognized only if it contains the metadata of a group or array. A
+    document of version 1 is recognized if it contains a version, and if the specification defines
+    all of its members. An empty JSON object counts as a reference set.
     """
     try:
         members, refs, _ = _load(document, DEFAULT_LIMITS)
@@ -106,7 +108,7 @@ def parse_references(
     templates
         The language of the templates. ``"safe"`` allows little more than names and arithmetic.
         ``"jinja2"`` allows almost everything that jinja2's immutable sandbox allows. Use it only
-        for trusted sets, because such templates can run forever.
+        for trusted sets, because jinja2 templates can run forever.
     limits
         `max_references` limits the cost of templates and generators. For example, a generator that
         cannot be evaluated on demand is expanded, and the resulting references count toward the
@@ -197,17 +199,20 @@ def expand(
 def _load(
     document: ReferenceInput, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder]:
-    """Parse the JSON of a document, using `scan_document` for references in a regular format.
+    """Parse the JSON of a document, and move references to chunks into tables where possible.
+
+    `scan_document` moves long sequences of regularly formatted references. The JSON parser reads
+    everything else.
 
     Returns
     -------
     dict
         The members of the document. In version 1, they include ``templates`` and ``gen``.
     dict
-        The references that were not moved into the `TableBuilder`. In version 0, this is the same
-        object as the first dict.
+        The references that `scan_document` did not move. In version 0, this is the same object as
+        the first dict.
     TableBuilder
-        A builder with the references that were moved.
+        A builder with the references that `scan_document` moved.
     """
     members: dict[str, Any] | None = None
     data: bytes | None = None
@@ -448,7 +453,8 @@ def _domain(value: Any, place: str) -> Domain:
 def _expand_into(refs: dict[str, Any], generator: Generator, max_references: int) -> None:
     """Expand a generator, and store all of its references in `refs`.
 
-    This is necessary for a generator without a `pattern`, which cannot look up individual keys.
+    This is necessary if the generator's `pattern` is None, because such a generator cannot look up
+    individual keys.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Recognize reference sets by their names and storage options.
 
-This module is imported whenever any kind of store is opened. It therefore does not import any other
-module of the package `references`.
+This module is imported whenever any kind of store is opened. To keep that fast, it does not import
+any other module of the package `references`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ def names_reference_set(location: Location, options: Mapping[str, Any]) -> bool:
     - an fsspec ``ReferenceFileSystem``
     - a path or URL that is passed with storage options that only reference sets use
     - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
-      or ``.parquet``, unless it is known to be a folder
-
-    An existing local folder and the root of an fsspec mapper, for example, are known to be folders.
+      or ``.parquet``, unless it is known to be a folder (such as an existing local folder, or the
+      root of an fsspec mapper)
     """
     if location.is_reference_set:
         return True

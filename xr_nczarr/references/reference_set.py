@@ -28,7 +28,7 @@ from xr_nczarr.storage.store import Address
 class ReferenceSet(PickledByFields):
     """An immutable mapping from keys to references.
 
-    Generators are pickled without being expanded.
+    If the set is pickled, its generators are not expanded.
 
     Attributes
     ----------

@@ -172,9 +172,9 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        If there are many chunks, they are looked up together if possible, because this is faster.
-        It is possible only if one `ReferenceTable` contains references to all of these chunks, and
-        all references are byte ranges of files in one local store.
+        Many chunks are looked up together, because this is faster than looking them up one by one.
+        However, this requires that one `ReferenceTable` contains references to all of these chunks,
+        and that all references are byte ranges of files in one local store.
         """
         fetched = self._fetch_together(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -214,8 +214,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the items of `parts`, which are the encoded bytes of `chunks`.
 
-        When a chunk cannot be read, fetch it and all chunks after it by key instead. If this also
-        fails, the error contains the key of the chunk.
+        If a chunk cannot be read, `fetch` is called with the keys of this chunk and of all chunks
+        after it. If `fetch` also fails, its error contains the key of the chunk.
         """
         count = 0
         with suppress(NczarrError):
@@ -228,7 +228,7 @@ class ReferenceStore(Store):
             yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None for a range of an object that is not declared."""
+        """Yield the bytes of each range, or None if the set does not declare the range's object."""
         for item in ranges:
             check_range(item, self.name)
         return self._fetch(ranges)

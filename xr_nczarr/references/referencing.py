@@ -97,9 +97,9 @@ def write(
 ) -> WrittenReferences:
     """Write a reference set that refers to the chunks of an existing Zarr or NCZarr store.
 
-    The set contains the store's metadata and refers to its chunks, which may be byte ranges of a
-    zip file. kerchunk, fsspec and VirtualiZarr can read sets for Zarr v2 stores. fsspec, and
-    VirtualiZarr since 2.8, can also read JSON sets for Zarr v3 stores.
+    The set contains the store's metadata and refers to its chunks. If the store is a zip file, the
+    set refers to byte ranges of that file. kerchunk, fsspec and VirtualiZarr can read sets for Zarr
+    v2 stores. JSON sets for Zarr v3 stores can be read by fsspec, and by VirtualiZarr since 2.8.
 
     Parameters
     ----------
@@ -136,9 +136,9 @@ def write(
     Raises
     ------
     UnsupportedError
-        If chunks are deflated entries of a zip file, which references cannot point to, or if
-        `source` or `target` is a group instead of a whole store or set. For a directory of parquet
-        files, also if `generators` is true, the store is Zarr v3, or pyarrow is not installed.
+        If `source` or `target` names a group inside a store or set, or if references cannot point
+        to the chunks because they are deflated entries of a zip file. A directory of parquet files
+        also requires pyarrow and a Zarr v2 store, and does not support `generators`.
     ConflictError
         If the target exists and is not a reference set.
 
@@ -205,14 +205,14 @@ def _open_source(location: Location, access: Access) -> Store:
 
 
 def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) -> None:
-    """Write a JSON document, replacing any existing reference document.
+    """Write a JSON document under the key `name`, replacing any existing reference document.
 
     If `name` ends in a suffix such as ``.json.gz``, the document is compressed.
 
     Raises
     ------
     ConflictError
-        If the object exists and is not a reference document.
+        If `name` is the key of an existing object that is neither a reference document nor empty.
     """
     if _is_other_document(folder, name):
         raise _another_kind(f"{folder.name}/{name}")
@@ -223,7 +223,10 @@ def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) 
 
 
 def _is_other_document(folder: LocalStore | RemoteStore, name: str) -> bool:
-    """Return whether an object exists and is neither a reference document nor empty."""
+    """Return whether an object exists and is neither a reference document nor empty.
+
+    An object that is too large for a reference document is not read.
+    """
     size = folder.size(name)
     if not size:
         return False
@@ -245,8 +248,8 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
     """Write a directory of parquet files, replacing any existing reference set in it.
 
     A local directory is replaced atomically. In a remote directory, the metadata document of the
-    existing set is removed first and that of the new set is written last, so that a set never
-    mixes old and new files. If an error occurs in between, the new files are deleted if possible.
+    existing set is removed first, and that of the new set is written last, so that a set never
+    mixes old and new files. If writing fails, the files written so far are deleted if possible.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:
@@ -277,10 +280,11 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
 
 def _has_other_objects(folder: RemoteStore) -> bool:
-    """Return whether a remote directory contains objects, but no reference set.
+    """Return whether a remote directory contains anything other than a reference set.
 
-    Record files do not count as objects, because an interrupted write can leave them behind. If the
-    server does not allow listing, only ``.zmetadata`` counts.
+    Record files without a ``.zmetadata`` are ignored, because an interrupted write can leave them
+    behind. If the server does not allow listing, only a ``.zmetadata`` that does not belong to a
+    reference set is detected, for example that of a Zarr store.
     """
     if record_document(folder) is not None:
         return False

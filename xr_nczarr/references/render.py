@@ -98,9 +98,9 @@ def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> Refer
 
     - The compressor becomes the last filter, as in kerchunk's own sets, because VirtualiZarr
       before 2.8 supports no other form.
-    - Codec parameters become those of numcodecs. In particular, numbers that netCDF-C writes as
-      strings become integers. If the element size of the shuffle codec is 0, the actual element
-      size is written instead.
+    - Codec parameters are converted to those of numcodecs. In particular, numbers that netCDF-C
+      writes as strings become integers. If the element size of the shuffle codec is 0, the actual
+      element size is written instead.
     - A floating-point `_FillValue` is encoded as xarray encodes it in Zarr v3, because VirtualiZarr
       converts the set to v3. Programs that read v2 directly ignore the `_FillValue` attribute, and
       use the fill value in the array metadata.
@@ -149,11 +149,12 @@ def _encoded_fill(attributes: str) -> str | None:
 def _with_changes(
     entries: Mapping[str, Any], changes: Mapping[str, Mapping[str, Json]], limits: Limits
 ) -> dict[str, Any]:
-    """Return a copy of `entries`, with `changes` made to documents and their consolidated copies.
+    """Return a copy of `entries` in which some members of metadata documents have new values.
 
-    `changes` maps the key of each document to its changed members, with their new values. All other
-    members are kept verbatim, because readers rely on their exact text to recognize netCDF-C's
-    character attributes.
+    `changes` maps the key of each document to its changed members, with their new values. If
+    consolidated metadata contains a copy of the document, the copy changes in the same way. All
+    other members are kept verbatim, because readers rely on their exact text to recognize
+    netCDF-C's character attributes.
     """
     changed = dict(entries)
     for key, members in changes.items():
@@ -189,9 +190,9 @@ def _escaped(text: str) -> str:
 def _generators(table: ReferenceTable) -> list[Json]:
     """Return generators (elements of ``gen``) that declare all references of a table.
 
-    Each generator declares a slice of the array's chunk grid along its first dimension. Either the
-    chunks in the slice are evenly spaced in one file, or each chunk is a separate object whose URL
-    ends in the chunk key.
+    Each generator declares the chunks in a slice of the chunk grid along the array's first
+    dimension. Either these chunks are evenly spaced in one file, or each of them is a separate
+    object whose URL ends in the chunk key.
 
     Return an empty list if the chunks are too irregular, or if some of them have no reference.
     """

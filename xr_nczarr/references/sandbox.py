@@ -1,8 +1,8 @@
 """Render templates of trusted sets in jinja2's immutable sandbox.
 
 Most of jinja2's global functions are not available, and neither are the filters that pad or format
-text. The sizes of results, powers and products are limited. Neither time nor memory is limited, so
-nested loops can run forever, and repeated concatenation can exhaust the memory.
+text. The sizes of results, powers and products are limited, but time and memory are not. Nested
+loops can therefore run forever, and repeated concatenation can exhaust memory.
 """
 
 from __future__ import annotations

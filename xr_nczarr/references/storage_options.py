@@ -109,7 +109,10 @@ class ReferenceOptions:
                 'their protocol, such as storage_options={"s3": {…}}',
             )
         if not access.trusted and options.get("templates", "safe") != "safe":
-            raise ValueError(f"templates={options['templates']!r} is not allowed with trust='none'")
+            raise ValueError(
+                f"templates={options['templates']!r} is not allowed with trust='none'; leave out "
+                "one of the two options"
+            )
         allow = options.pop("allow", ())
         options["allow"] = (allow,) if isinstance(allow, str) else tuple(allow)
         return cls(**options, by_location=by_location, others=remaining, access=access)
@@ -172,7 +175,7 @@ class ReferenceOptions:
 
     @property
     def same_origin_options(self) -> dict[str, Any]:
-        """The storage options for the document, and for targets with its host or bucket."""
+        """The storage options for the document, and for targets on the same host or bucket."""
         return {**self.others, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
@@ -187,8 +190,9 @@ class ReferenceOptions:
         """Return the storage options for fetching the reference document from `folder`.
 
         If the caller passed options for the document itself, return these options. Otherwise,
-        return the options for the longest URL prefix that matches `folder`, if there are any. For a
-        chained URL, the result also maps each protocol to its options.
+        return the options for the longest URL prefix that matches `folder`, if there are any. If
+        `folder` is a chained URL, return the caller's options for the document together with a
+        mapping from protocols and URL prefixes to their options.
         """
         if "::" in folder:
             return {**self.by_location, **self.same_origin_options}

@@ -53,9 +53,9 @@ class Targets:
     protocol
         Protocol for URLs that have none. If None, such URLs are relative to the document.
     options
-        (prefix, options) pairs, starting with the longest prefix. The options apply to URLs that
-        begin with the prefix. They are either a mapping of storage options or an fsspec filesystem.
-        Options with an empty prefix apply to all remote targets.
+        (prefix, options) pairs, sorted from the longest prefix to the shortest. The first pair
+        whose prefix matches a URL contains the options for that URL, either as a mapping of storage
+        options or as an fsspec filesystem. An empty prefix matches all remote targets.
     retry
         When and how often failed requests are retried.
     max_object_bytes

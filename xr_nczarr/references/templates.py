@@ -1,8 +1,8 @@
 """Compile the templates of a reference set, which may use a safe subset of jinja2's syntax.
 
 The subset contains names, constants, arithmetic, comparisons, conditional expressions and some
-filters. A template may also name or call other templates, which are inlined. Each template is
-parsed with jinja2, and compiled only once.
+filters. A template may also refer to another template by its name, or call it with arguments. The
+other template is then inlined. Each template is parsed with jinja2, and compiled only once.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ The filtered value does not count as an argument.
 class _Scope(NamedTuple):
     """The names that an expression may use: dimensions and the arguments of a template call.
 
-    Each argument is stored with the scope in which it is evaluated. `within` contains the names of
-    the templates that are being inlined, outermost first. `depth` is the nesting depth of the
-    expression.
+    In `names`, each argument is paired with the scope of the call, which determines what the names
+    in the argument mean. `within` contains the names of the templates that are being inlined,
+    outermost first. `depth` is the nesting depth of the expression.
 
-    `budget` limits the number of syntax nodes in one template, and is shared by all of its scopes.
-    Compiling a node takes one item from this iterator. When no item is left, there are too many
-    nodes.
+    `budget` is an iterator that limits the number of syntax nodes in a template. Compiling a node
+    consumes one item. If no items are left, the template has too many nodes. All scopes of a
+    template share the same iterator.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
@@ -101,7 +101,8 @@ class Templates:
     texts
         Mapping from the name of each template to its source.
     language
-        ``"safe"``, or ``"jinja2"`` for almost everything that jinja2's immutable sandbox allows.
+        ``"safe"`` allows only the subset in the module docstring. ``"jinja2"`` allows almost
+        everything that jinja2's immutable sandbox allows.
     max_cost
         Maximum total cost of parsing and rendering templates. The unit is the cost of a reference
         without templates.
@@ -207,10 +208,10 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile the template `name`, to be inlined in another template that uses it.
+        """Compile the template `name`, so that it can be inlined in an expression that uses it.
 
-        The other template either calls this template with `arguments`, or contains only its name.
-        `scope` is the scope of the other template at this point.
+        `scope` is the scope of this expression. If the expression is a template call, `arguments`
+        contains the arguments of the call. If it consists only of the name, `arguments` is empty.
         """
         if name not in self._texts:
             raise ReferenceSetError(
