@@ -139,7 +139,7 @@ def test_diff_treats_numbers_within_tolerance_as_equal(
 def test_negative_or_non_finite_tolerances_are_rejected(
     name: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    problem = f"{name} must be finite and not negative, not {float(value)!r}"
+    problem = f"{name} is {float(value)!r}; expected a finite, non-negative number"
     with pytest.raises(ValueError, match=problem):
         xr_nczarr.diff({}, {}, **{name: float(value)})
     assert main(["diff", "one", "two", f"--{name}={value}"]) == 2

@@ -67,7 +67,7 @@ class CopiedTree(Tree):
     def add_source(self, source: Source) -> None:
         """Add all groups and variables of a source.
 
-        No values are read, except strings if the length of the longest one must be known.
+        The only values that may be read are strings, to determine the length of the longest one.
 
         Raises
         ------
@@ -207,10 +207,10 @@ class CopiedTree(Tree):
         )
 
     def _encoding(self, variable: Variable) -> tuple[dict[str, Any], bool]:
-        """Return the encoding keys for chunks and codecs.
+        """Return the encoding keys for chunks and codecs, and whether the caller requested changes.
 
-        Also return True if the caller requested codecs or different chunks, and False if both are
-        those of the source.
+        The second value is True if the caller requested any codecs, or chunk lengths that differ
+        from those of the source.
         """
         node, names = variable.node, [dimension.name for dimension in variable.dimensions]
         assert node is not None
@@ -254,7 +254,10 @@ class CopiedTree(Tree):
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return the chunk length along each dimension, or all chunk lengths where they vary."""
+    """Return, for each dimension, either one length for all chunks or the length of each chunk.
+
+    For sharded arrays, the lengths are those of the shards.
+    """
     node = variable.node
     assert node is not None
     if node.chunk_runs:

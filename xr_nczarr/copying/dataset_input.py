@@ -56,11 +56,12 @@ def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr
 def netcdf_tree(
     datasets: Mapping[str, xr.Dataset],
 ) -> tuple[Group, dict[str, ExplicitlyIndexed]]:
-    """Return the root group of the netCDF tree that datasets represent, and the values by path.
+    """Convert datasets to a netCDF tree.
 
     `datasets` maps the path of each group to its dataset, which must have been opened without
-    decoding. The second result maps the path of each variable to its values. If a variable cannot
-    be copied, its attribute `error` contains the reason.
+    decoding. Return two values: the root group of the tree, and a mapping from the path of each
+    variable to its values. If a variable cannot be copied, its attribute `error` contains the
+    reason.
     """
     tree, values = Tree(Layout()), {}
     for path, dataset in datasets.items():

@@ -169,7 +169,7 @@ def diff(
     """
     for name, tolerance in (("rtol", rtol), ("atol", atol)):
         if not 0 <= tolerance < math.inf:
-            raise ValueError(f"{name} must be finite and not negative, not {tolerance!r}")
+            raise ValueError(f"{name} is {tolerance!r}; expected a finite, non-negative number")
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     sources = ((first, storage_options), (second, second_options))
     options = OpenOptions(limits=limits, assume_endian=assume_endian)
@@ -304,7 +304,8 @@ def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
 def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the absolute differences between two arrays of numbers.
 
-    The differences are exact if the arrays are both signed or both unsigned integers.
+    The differences are exact if both arrays contain signed integers, or if both contain unsigned
+    integers. Otherwise, they are computed in double precision.
     """
     if first.dtype.kind == second.dtype.kind != "f":
         ordered = np.maximum(first, second), np.minimum(first, second)
@@ -344,7 +345,10 @@ def _dimension_text(dimension: Dimension | None) -> str | None:
 
 
 def _declaration(variable: Variable | None) -> str | None:
-    """Return the CDL type and the dimensions of a variable, such as ``float(x=3)``."""
+    """Return the CDL type and the dimensions of a variable, such as ``float(x=3)``.
+
+    If `variable` is None, return None.
+    """
     if variable is None:
         return None
     assert variable.node is not None

@@ -149,8 +149,8 @@ def copy(
         single label selects one element, but does not drop the dimension.
     engine
         The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C (if
-        netCDF4 is installed), and anything else with ``"nczarr"``. Other engines might not
-        show everything that a file contains.
+        netCDF4 is installed), and anything else with ``"nczarr"``. If another engine is used,
+        the copy may lack parts of the file, because the engine does not return them.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks
@@ -180,8 +180,8 @@ def copy(
         If the target exists and is not an interrupted copy. With `overwrite`, an existing target
         is an error only if it is of a different kind (store or netCDF file) than the copy.
     NotFoundError
-        If the source, the engine, the parent folder of a netCDF file to write, or a requested
-        group, variable, dimension or label does not exist.
+        If the source, the engine, or a requested group, variable, dimension or label does not
+        exist, or if the target is a netCDF file whose parent folder does not exist.
     RefusedError
         If the target is the source or is inside the source.
     ConflictError

@@ -45,7 +45,7 @@ _NETCDF_4 = (3, 4)
 
 @dataclass(slots=True)
 class NetcdfFile:
-    """An open netCDF file, with the part of its contents that NCZarr can express.
+    """An open netCDF file, whose contents are described in terms of NCZarr's data model.
 
     Only metadata is read at first. Values are read when they are indexed.
 
@@ -54,14 +54,14 @@ class NetcdfFile:
     handle
         The open file.
     root
-        The root group. It contains all groups, dimensions, variables and attributes in the same
-        order as in the file.
+        The root group. It contains the groups, dimensions, variables and attributes in the same
+        order as in the file, except for attributes that NCZarr cannot express.
     values
         The lazily indexed values of each variable, keyed by path.
     unsupported
         Types, variables and attributes that NCZarr cannot express, as (path, description) tuples.
-        For an attribute, the path is that of its group or variable. Unsupported variables
-        also appear in `root`, each with the error that explains why it is unsupported.
+        For an attribute, the path is that of its group or variable. Unsupported variables also
+        appear in `root`, but have no values. Their `error` says why they are unsupported.
 
     Raises
     ------
@@ -292,10 +292,10 @@ class NetcdfValues(BackendArray):
         return values
 
     def _is_stored(self, starts: list[int], lengths: list[int]) -> bool:
-        """Return whether a box is known not to extend beyond the end of the variable.
+        """Return whether a box is certain to end before the end of the variable.
 
-        This is known if the box contains a value that differs from the fill value. The box must
-        have length 1 along all unlimited dimensions.
+        This is certain if the box contains a value other than the fill value. The box must have
+        length 1 along all unlimited dimensions.
         """
         assert self.variable.node is not None
         if self.dtype.hasobject:

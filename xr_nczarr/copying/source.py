@@ -28,8 +28,8 @@ class Source:
         The store that contains the source. If the source is a file, this is a `LocalStore` at the
         path of the file.
     state
-        Function that returns the state of the source as a string, which differs whenever the source
-        has changed. It returns None if changes cannot be detected.
+        Function that returns a string describing the state of the source. Whenever the source
+        changes, the string changes, too. The function returns None if changes cannot be detected.
     unsupported
         Everything in the source that no target can express; see `NetcdfFile`.
     """
@@ -163,7 +163,10 @@ class Subset:
         root.dimensions[dimension.name] = self._dimension(dimension)
 
     def _moved(self, path: str) -> str:
-        """Convert a path in the source to a path in the subset, or to ``"/"`` if it is outside."""
+        """Convert a path in the source to a path in the subset.
+
+        If the path is outside the subset's group, return ``"/"``.
+        """
         return "/" + path[len(self.group) :].lstrip("/") if is_within(path, self.group) else "/"
 
     def _slice(self, dimension: Dimension) -> slice:
