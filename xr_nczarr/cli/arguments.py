@@ -52,7 +52,8 @@ class Parser(argparse.ArgumentParser):
         Raises
         ------
         UsageError
-            If the arguments are invalid. The message shows the usage of the subcommand.
+            If the arguments are invalid. The message shows the usage of the subcommand, except if
+            an option is unknown.
         """
         parsed, unparsed = self.parse_known_args(words)
         for word in unparsed:
@@ -136,9 +137,9 @@ def add_target(parser: Parser) -> None:
 def add_storage_options(parser: Parser, name: str) -> None:
     """Add the option ``--{name}-option``, which sets the storage options of a store.
 
-    `name` is usually the command-line argument for the store, such as ``"target"``, which the help
-    text then mentions. The name ``"storage"`` means the only store or the first of two stores. In
-    this case, the help text does not mention an argument.
+    For the only store or the first of two stores, `name` is ``"storage"``. For a second store,
+    `name` is the command-line argument for that store, such as ``"target"``. The help text then
+    mentions this argument.
     """
     place = "" if name == "storage" else f" for {name.upper()}"
     about = f"fsspec option{place}; VALUE is JSON or a plain string"
@@ -152,10 +153,8 @@ def add_limits(parser: Parser) -> None:
 
 
 def add_quiet(parser: Parser) -> None:
-    """Add the option ``--quiet``, which suppresses the result and the progress."""
-    parser.add_flag(
-        "--quiet", "print neither the result nor the progress, only messages about failures"
-    )
+    """Add the option ``--quiet``, which suppresses the result and the progress bar."""
+    parser.add_flag("--quiet", "print only warnings and errors, but no result and no progress")
 
 
 def add_json(parser: Parser) -> None:
@@ -189,8 +188,8 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
 def _check_storage_options(name: str, options: dict[str, Any]) -> None:
     """Raise UsageError if one of this package's storage options has an invalid value.
 
-    ``retry`` is an example of such an option. `name` is the parameter that takes the options, such
-    as ``"target_options"``.
+    For example, ``retry`` is one of this package's storage options. `name` is the name of the
+    function parameter for the options, such as ``"target_options"``.
     """
     from xr_nczarr.options import OpenOptions
 
@@ -266,8 +265,8 @@ def selection(text: str) -> dict[str, Any]:
         if not name or not places or name in by_name:
             raise invalid_value(
                 text,
-                "each dimension once, with positions or labels. Write time=0:10, lat=3, lon=::2, "
-                "lat=45.5 or time=2000-01/2000-03",
+                "DIM=VALUE pairs with different dimensions. Write time=0:10, lat=3, lon=::2, "
+                "lat=45.5 or time=2000-01/2000-03, for example",
             )
         by_name[name] = _places(places)
     return by_name

@@ -40,7 +40,7 @@ def dump(parser: Parser) -> Run:
     add_target(parser)
     parser.add_flag("-h", "print only the header", "header")
     for flag, name, what in (("-v", "variables", "VAR"), ("-g", "groups", "GROUP")):
-        only = f"print the values of these {name} only"
+        only = f"print only the values of these {name}"
         parser.add_argument(flag, dest=name, type=names, metavar=f"{what},...", help=only)
     parser.add_argument("-n", dest="name", help="name of the dataset in the CDL")
     digits = "significant digits of floats and doubles; by default as many as necessary"
@@ -49,7 +49,7 @@ def dump(parser: Parser) -> Run:
     )
     special = "print special attributes, which describe how values are stored"
     parser.add_flag("-s", special, "special")
-    parser.add_flag("-c", "print the values of coordinate variables only", "coordinates")
+    parser.add_flag("-c", "print only the values of coordinate variables", "coordinates")
     parser.add_flag("-t", "print times as dates, which ncgen cannot read", "times")
     return lambda parsed: call(xr_nczarr.dump, parsed)
 
@@ -285,7 +285,10 @@ def _lengths(text: str) -> dict[str, int]:
 
 
 def _codecs(text: str) -> list[dict[str, Any]]:
-    """Parse codecs such as ``shuffle,zstd:3``, or a JSON list of numcodecs configurations."""
+    """Parse codecs such as ``shuffle,zstd:3``, or a JSON list of numcodecs configurations.
+
+    The text ``none`` results in an empty list.
+    """
     import json
 
     if not text.startswith(("[", "{")):

@@ -95,7 +95,8 @@ def overview() -> str:
 def _run_option(option: str, words: Sequence[str]) -> int:
     """Print the output of an option passed instead of a subcommand, such as ``--version``.
 
-    If the command line is empty, so that `option` is empty, print the overview to standard error.
+    If the command line is empty, `option` is an empty string. In this case, the overview of all
+    subcommands is printed to standard error.
 
     Returns
     -------
