@@ -1,8 +1,8 @@
 """Define the accessors ``ds.nczarr``, ``da.nczarr`` and ``tree.nczarr``.
 
-A package cannot announce its accessors to xarray through entry points, and importing this module
-does not import xarray. The accessors are therefore registered as soon as both this module and
-xarray have been imported, in either order.
+xarray has no entry points for accessors, so importing this module registers them. To keep the
+import fast, this module does not import xarray. If xarray has not been imported yet, the accessors
+are registered as soon as it is.
 """
 
 from __future__ import annotations
