@@ -29,14 +29,14 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     `names_reference_set` does not look inside folders. If the caller finds the parquet files of a
     reference set in a folder, the caller must use `open_record_set` instead.
 
-    For some locations, the suffix ``.parq`` or ``.parquet`` is the only sign of a reference set. If
-    there is no reference set at such a location, return None, because it may be a Zarr store.
+    If only the suffix ``.parq`` or ``.parquet`` suggests a reference set, the location may also be
+    a Zarr store. In this case, return None if there is no reference set at the location.
 
     Raises
     ------
     NotFoundError
-        If there is no reference set at the location, although it has other signs than a suffix
-        ``.parq`` or ``.parquet``.
+        If there is no reference set at the location. If only the suffix suggested one, None is
+        returned instead.
     UnsupportedError
         If a storage option or its value is not supported.
     ConflictError

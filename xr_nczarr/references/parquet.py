@@ -5,8 +5,8 @@ record files of an array, ``{array}/refs.{record}.parq``, contain one row per ch
 Chunks that do not exist also have a row.
 
 A set that this package writes has an identifier, which is stored in all of its files. If the set is
-replaced, a reader that opened it earlier finds another identifier in the record files, and raises a
-ReferenceSetError.
+replaced, a reader that opened it earlier finds a different identifier in the record files. It then
+raises a ReferenceSetError.
 """
 
 from __future__ import annotations

@@ -350,7 +350,7 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> ReferenceSet:
-    """Build a set from the references in `refs` and those already added to `builder`.
+    """Build a reference set from the references in `refs` and those in `builder`.
 
     References to the chunks of large arrays are moved from `refs` to tables. The function
     `render_url` renders the templates in a URL.

@@ -1,7 +1,7 @@
 """Recognize reference sets by their names and storage options.
 
-This module is imported whenever any kind of store is opened. To keep that fast, it does not import
-any other module of the package `references`.
+This module is imported whenever any kind of store is opened. To keep opening fast, it does not
+import any other module of the package `references`.
 """
 
 from __future__ import annotations

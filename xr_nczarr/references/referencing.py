@@ -113,8 +113,8 @@ def write(
         An existing set is replaced. On a local disk, the replacement is atomic. Elsewhere, if the
         existing set is a directory of parquet files, its metadata document is removed first. Those
         of its parquet files that the new set does not overwrite are left behind. If this function
-        wrote the existing set, a dataset opened from it raises a `ReferenceSetError` when it needs
-        a parquet file that has been replaced.
+        also wrote the old set, a dataset that was opened from it raises a `ReferenceSetError` when
+        it needs a parquet file that has been replaced.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
@@ -136,9 +136,10 @@ def write(
     Raises
     ------
     UnsupportedError
-        If `source` or `target` names a group inside a store or set, or if references cannot point
-        to the chunks because they are deflated entries of a zip file. A directory of parquet files
-        also requires pyarrow and a Zarr v2 store, and does not support `generators`.
+        If `source` or `target` names a group inside a store or set. If a chunk that is not stored
+        inline is a compressed entry of a zip file, because references cannot point to such an
+        entry. If parquet files are requested, but cannot represent the set (for example, because
+        `generators` is true or the store is Zarr v3), or pyarrow is not installed.
     ConflictError
         If the target exists and is not a reference set.
 
@@ -280,11 +281,11 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
 
 def _has_other_objects(folder: RemoteStore) -> bool:
-    """Return whether a remote directory contains anything other than a reference set.
+    """Return whether a remote directory contains objects, but no reference set.
 
-    Record files without a ``.zmetadata`` are ignored, because an interrupted write can leave them
-    behind. If the server does not allow listing, only a ``.zmetadata`` that does not belong to a
-    reference set is detected, for example that of a Zarr store.
+    Record files are ignored, because an interrupted write can leave them behind. If the server does
+    not allow listing, return whether there is a ``.zmetadata`` that does not belong to a reference
+    set. For example, it may belong to a Zarr store.
     """
     if record_document(folder) is not None:
         return False
