@@ -149,8 +149,8 @@ def copy(
         single label selects one element, but does not drop the dimension.
     engine
         The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C (if
-        netCDF4 is installed), and anything else with ``"nczarr"``. If another engine is used,
-        the copy may lack parts of the file, because the engine does not return them.
+        netCDF4 is installed), and anything else with ``"nczarr"``. A copy made with any other
+        engine may lack parts of the file that the engine does not return.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks

@@ -292,7 +292,7 @@ class NetcdfValues(BackendArray):
         return values
 
     def _is_stored(self, starts: list[int], lengths: list[int]) -> bool:
-        """Return whether a box is certain to end before the end of the variable.
+        """Return whether a box is certain to lie within the variable, rather than beyond its end.
 
         This is certain if the box contains a value other than the fill value. The box must have
         length 1 along all unlimited dimensions.

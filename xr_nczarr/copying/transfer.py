@@ -130,7 +130,7 @@ def _copy_objects(
 def _copy_batch(
     array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]
 ) -> Sequence[Index]:
-    """Copy the `wanted` objects, and return the indices of those that the source lacks."""
+    """Copy the objects at the `wanted` indices, and return the indices that the source lacks."""
     missing = wanted
     for keys in array.node.key_notations:
         pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in missing]
