@@ -154,7 +154,7 @@ def add_limits(parser: Parser) -> None:
 
 def add_quiet(parser: Parser) -> None:
     """Add the option ``--quiet``, which suppresses the result and the progress bar."""
-    parser.add_flag("--quiet", "print only warnings and errors, but no result and no progress")
+    parser.add_flag("--quiet", "print only warnings and errors, not the result or the progress")
 
 
 def add_json(parser: Parser) -> None:
@@ -186,10 +186,9 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
 
 
 def _check_storage_options(name: str, options: dict[str, Any]) -> None:
-    """Raise UsageError if one of this package's storage options has an invalid value.
+    """Raise UsageError if a storage option of this package, such as ``retry``, is invalid.
 
-    For example, ``retry`` is one of this package's storage options. `name` is the name of the
-    function parameter for the options, such as ``"target_options"``.
+    `name` is the name of the function parameter for the options, such as ``"target_options"``.
     """
     from xr_nczarr.options import OpenOptions
 
