@@ -62,8 +62,8 @@ def build_dataset(
 ) -> Dataset:
     """Build the Dataset of one group, decoding it as xarray decodes netCDF files.
 
-    By default (``on_unsupported="lazy"``), a variable that cannot be read is kept, and the
-    error is raised only when its values are accessed. A variable that can be read but not decoded
+    By default (``on_unsupported="lazy"``), a variable that cannot be read is kept, and
+    accessing its values raises an error. A variable that can be read but not decoded
     keeps its stored values and attributes, and a warning is issued.
 
     Parameters
@@ -75,8 +75,9 @@ def build_dataset(
         the coordinates itself, because an error raised while xarray reads them would make opening
         fail.
     coordinate_store
-        View of the store that prefetches small coordinates (see `fetching_coordinates`). Groups
-        that are opened together share one view. If None, a view is created for this group.
+        The result of `fetching_coordinates`: the store in a wrapper that prefetches small dimension
+        coordinates. Groups that are opened together share one wrapper. If None, this group gets its
+        own wrapper.
     """
     dropped = decoding["drop_variables"]
     source = StoredGroup(opened, group, dropped, coordinate_store=coordinate_store)

@@ -7,8 +7,9 @@ thread that decompresses it, while the chunk is still in the processor's cache. 
 are bitwise identical to those of xarray.
 
 How xarray decodes numbers depends only on their dtype and a few attributes. For each combination of
-these, xarray therefore decodes the metadata of only one variable, and the result is applied to all
-others. This saves time, because most variables in a large dataset share the same combination.
+these, this module therefore lets xarray decode the metadata of only one variable, and applies the
+result to all others. This saves time, because most variables in a large dataset share the same
+combination.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Unpacking:
     add_offset: Any = None
 
     def __call__(self, stored: npt.NDArray[Any], target: npt.NDArray[Any]) -> None:
-        """Write the unpacked values into `target`, which may be the same array as `stored`."""
+        """Unpack `stored`, and write the values into `target`, which may be the same array."""
         if target is not stored:
             target[...] = stored
         # As in xarray, values are compared after conversion to the target's dtype. This matters
@@ -134,8 +135,8 @@ def decode_variables(
     Returns
     -------
     tuple
-        The decoded variables, the remaining attributes of the group, and the names of the
-        coordinates.
+        The decoded variables, the attributes of the group, and the names of the coordinates. If
+        xarray decodes the group's ``coordinates`` attribute, it removes this attribute.
     """
     scales = decoding["mask_and_scale"]
     for name, variable in variables.items():
@@ -196,8 +197,9 @@ def find_undecodable(
     variables, arrays, decoding, dropped
         As in `decode_variables`. The variables are not changed.
     failed
-        Errors that are already known, keyed by variable name. These variables are not decoded
-        again, so that their chunks are not read a second time.
+        Errors that are already known, keyed by variable name. They are included in the result.
+        Variables with a known error are not decoded again, so that their chunks are not read a
+        second time.
 
     Raises
     ------

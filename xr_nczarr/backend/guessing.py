@@ -1,4 +1,4 @@
-"""Decide whether a target is meant for this engine if the caller has not named an engine.
+"""Decide whether a target is meant for this engine when the caller does not name an engine.
 
 xarray asks every installed engine whether it can open a target. To answer quickly, this module
 imports only `storage` and `errors`.

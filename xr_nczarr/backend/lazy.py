@@ -147,7 +147,7 @@ class SelectedArray(_Selectable):
         return SelectedArray(self.source, self.selection.pointwise(key))
 
     def transpose(self, order: Sequence[int]) -> SelectedArray:
-        """Return the selection with its dimensions in a different order."""
+        """Return the selection with its dimensions in the given order."""
         return SelectedArray(self.source, self.selection.transposed(order))
 
     def get_duck_array(self) -> Array:
@@ -228,7 +228,7 @@ class CodedArray(_Selectable):
         return type(indexer)((*key, slice(None)) if self.joins else key)
 
     def transpose(self, order: Sequence[int]) -> CodedArray:
-        """Return the array with its dimensions in a different order."""
+        """Return the array with its dimensions in the given order."""
         last = (len(order),) if self.joins else ()
         return replace(self, array=self.array.transpose((*order, *last)))
 
@@ -277,7 +277,7 @@ def _apply_coder(coder: Any, encoded: Any, dtype: np.dtype[Any]) -> Any:
 
 @contextmanager
 def decoder_errors_as_metadata(store: str, variable: str) -> Iterator[None]:
-    """Convert errors from xarray's decoders to MetadataError.
+    """Convert errors that xarray's decoders raise in the ``with`` block to MetadataError.
 
     MemoryError and errors raised by this package are not converted.
     """

@@ -95,8 +95,8 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
     netCDF-style keys such as ``zlib`` and ``shuffle``, and fail on keys that they do not support.
     The netCDF-style keys of some codecs are therefore left out:
 
-    - If `plain` is True, the array is plain Zarr. The keys of codecs that some builds of netCDF-C
-      and HDF5 lack are left out.
+    - If `plain` is True, which means that the array is plain Zarr, the keys of all codecs that some
+      builds of netCDF-C or HDF5 do not support are left out.
     - The key ``blosc`` is left out for Blosc, because the netCDF engines would also need the name
       of Blosc's internal compressor.
     """

@@ -58,8 +58,9 @@ class StoredGroup:
     undecodable
         Errors of the variables that xarray cannot decode, keyed by name.
     coordinate_store
-        View of the store that prefetches small coordinates (see `fetching_coordinates`). Groups
-        that are opened together share one view. If None, a view is created for this group.
+        The result of `fetching_coordinates`: the store in a wrapper that prefetches small dimension
+        coordinates. Groups that are opened together share one wrapper. If None, this group gets its
+        own wrapper.
 
     Attributes
     ----------
@@ -127,7 +128,7 @@ class StoredGroup:
 
     @property
     def encoding(self) -> dict[str, Any]:
-        """The encoding of the dataset, such as its unlimited dimensions and its Zarr version."""
+        """The encoding of the dataset, which includes its unlimited dimensions and Zarr version."""
         return {
             "unlimited_dims": self._unlimited,
             "dialect": self.group.dialect,
@@ -226,8 +227,10 @@ class StoredGroup:
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
         """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns.
 
-        In plain Zarr v3, NumPy numbers become Python numbers. In plain Zarr v1 and v2, they do so
-        only if the array has no Zarr ``fill_value``. All other values are returned unchanged.
+        In plain Zarr v3, NumPy numbers become Python numbers. In plain Zarr v1 and v2, NumPy
+        numbers become Python numbers only if the array has no Zarr ``fill_value``. All other values
+        are returned unchanged. With ``_Unsigned="false"``, an unsigned number that does not fit the
+        signed dtype also stays a NumPy number, because xarray would fail on a Python number.
         """
         node = variable.node
         assert node is not None
@@ -241,9 +244,10 @@ class StoredGroup:
         return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return the error that a read would raise, or None if all codecs are available.
+        """Return an error if a codec of the variable is unavailable, and None otherwise.
 
-        If the codecs are available, the encoding keys that describe them are cached.
+        Reading the values would raise the same error. If all codecs are available, the encoding
+        keys that describe them are cached.
         """
         options, node = self.opened.options, variable.node
         assert node is not None
@@ -275,10 +279,10 @@ class StoredGroup:
 
 
 def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
-    """Return a view of a remote store that fetches the small coordinates of `groups` together.
+    """Wrap a remote store so that small dimension coordinates of `groups` are fetched together.
 
-    When any of these dimension coordinates is first read, the chunks of all of them are fetched
-    concurrently. A local store is returned unchanged.
+    When any of these coordinates is first read, the chunks of all of them are fetched concurrently.
+    A local store is returned unchanged.
     """
     if not opened.store.remote:
         return opened.store
@@ -290,9 +294,11 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small dimension coordinate.
+    """Return the chunk keys of a small dimension coordinate, or an empty list for other variables.
 
-    The list is empty for any other variable.
+    A coordinate is small if it has at most `_MAX_PREFETCHED_CHUNKS` chunks (or shards), and each of
+    them has at most `_MAX_PREFETCHED_BYTES` bytes before compression. If the chunk grid is
+    rectilinear, the list is empty too.
     """
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:

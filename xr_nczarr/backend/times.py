@@ -74,7 +74,7 @@ def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[A
         Stored numbers, in which NaN marks a missing date.
     dtype
         The dtype that xarray declared for the variable. If it is object, all dates become cftime
-        dates. By itself, xarray would return NumPy times if NumPy can represent all of `numbers`.
+        dates. By default, xarray returns NumPy times if NumPy can represent all of `numbers`.
     """
     if dtype.kind == "M":
         times = decode(numbers)
@@ -90,7 +90,9 @@ def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[A
 def as_declared(
     values: Any, declared: np.dtype[Any], numbers: Any, decode: Callable[[Any], Any]
 ) -> Any:
-    """Convert times to the dtype that the variable declares. Return other values unchanged.
+    """Convert times to the dtype that xarray declared for the variable.
+
+    Values of a variable that was not declared as times are returned unchanged.
 
     dask assumes that each block has the declared dtype. If a block had another dtype, dask would
     convert the blocks to a common dtype, and thereby change times.
@@ -129,7 +131,11 @@ def as_declared(
 
 
 def _is_within_precision(times: Array, numbers: Array, decode: Callable[[Any], Any]) -> bool:
-    """Return whether times differ from decoded floats by no more than the floats' precision."""
+    """Return whether `times` match the times that `decode` returns for the floats in `numbers`.
+
+    A time matches if it lies between the times for the next smaller and the next larger float. If
+    `numbers` are not floats, the result is False.
+    """
     if numbers.dtype.kind != "f":
         return False
     numbers = np.where(np.isnat(times), np.nan, numbers)
