@@ -69,7 +69,7 @@ def refresh_consolidated(
     Raises
     ------
     RefusedError
-        If the document of a node cannot be read because its path contains a backslash.
+        If the path of a node contains a backslash. The document of such a node cannot be read.
     """
     zarr = hierarchy.zarr
     if zarr.consolidated_key is None:
@@ -89,9 +89,9 @@ def refresh_consolidated(
 def group_siblings(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     """Reorder documents so that the children of each group are adjacent.
 
-    zarr-python 3 needs this order in consolidated metadata: if the children of a group form several
-    runs, it keeps only the last run and cannot open the group. The children of each group keep
-    their order.
+    zarr-python 3 needs this order in consolidated metadata. If other documents separate the
+    children of a group, zarr-python keeps only the children after the last of these documents, and
+    cannot open the group. Within each group, the order of the children does not change.
     """
     ranks: dict[str, int] = {}
     for key in documents:

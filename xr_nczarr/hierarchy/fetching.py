@@ -1,4 +1,4 @@
-"""Fetch metadata documents, some of which may be missing, inaccessible or HTML error pages."""
+"""Fetch metadata documents, and recognize missing documents, denied access and HTML pages."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class SimilarStores:
     """A record of the remote folders whose stores have consolidated metadata.
 
     Usually, either all stores in a folder have consolidated metadata, or none of them do. For each
-    folder, this record therefore counts how many of the most recently opened stores in a row had
-    consolidated metadata. Opening a store without it resets the count. If consolidated metadata is
-    expected but missing, opening the store takes one more batch of requests.
+    folder, this record therefore counts the stores with consolidated metadata that were opened
+    since the last store without it. If consolidated metadata is expected but missing, opening the
+    store takes one more batch of requests.
     """
 
     def __init__(self) -> None:

@@ -78,7 +78,8 @@ class Journal:
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
         None stands for an object that did not exist. If another program has changed any of the
-        objects since the interrupted write, nothing may be restored, so the dict is empty.
+        objects since the interrupted write, the dict is empty, because restoring the previous
+        content could overwrite that change.
         """
         is_restorable = True
         is_complete = True

@@ -65,7 +65,7 @@ class HierarchyOptions:
         Function that returns the names and kinds of the children listed in a group's metadata, or
         None if the metadata has no such lists. Conventions such as NCZarr define the lists.
     sidecars
-        Names of additional documents that such a convention stores next to a node's documents.
+        Names of additional documents that a convention stores next to a node's documents.
     with_sidecars
         Whether to read the sidecars of every node. If False, sidecars are read only if there is no
         other way to find the children of a group.
@@ -278,11 +278,12 @@ class _Search:
             ]
 
     def _descend(self, root: GroupNode) -> list[GroupNode]:
-        """Read the groups on the path to the requested group, without listing any group.
+        """Read the groups on the path to the requested group, without listing the store.
 
         Return the requested group as a one-element list, or an empty list if there is no such
         group. The requested group must have a metadata document, but its ancestors need none. If
-        the metadata of an ancestor lists its children, the next group on the path must be listed.
+        an ancestor's metadata names its child groups, the next group on the path must be among
+        them.
         """
         paths = paths_above(self.options.group)[:-1]
         if len(paths) > self.options.limits.max_depth:
