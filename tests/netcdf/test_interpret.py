@@ -287,7 +287,7 @@ def test_variable_that_contradicts_dimension_size_is_marked_as_broken():
     assert str(dataset.variables["b"].error) == (
         "b/.zattrs, _ARRAY_DIMENSIONS: the array has 3 elements along dimension /x; expected 2 "
         "(variable /b). Pass drop_variables to exclude all arrays with 3 elements along this "
-        "dimension, or all arrays with 2"
+        "dimension, or all arrays with 2 elements"
     )
     alone = interpret(hierarchy(group(), first, second), dropped=["a"])
     assert alone.variables["b"].error is None

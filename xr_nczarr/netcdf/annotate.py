@@ -1,7 +1,7 @@
 """Convert a netCDF group to a Zarr hierarchy, with NCZarr metadata in up to two layouts.
 
-Other functions in this module compute the changes to the metadata documents of an existing
-hierarchy. If a node has annotations in two layouts, both are changed.
+Other functions in this module compute changes to the metadata documents of an existing hierarchy.
+If a node has annotations in two layouts, both are changed.
 """
 
 from __future__ import annotations
@@ -373,9 +373,9 @@ def _members(
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
     """Yield a member of each annotation at `places`, omitting annotations without this member.
 
-    Each yielded tuple contains the annotation's holder and name, the member's name and value, and
-    the layout. `member` is the name of a `Vintage` field, such as ``"arrays"``. The member's name
-    in the annotation can be different.
+    Each yielded tuple contains the part of the node that contains the annotation, the annotation's
+    name, the member's name and value, and the layout. `member` is the name of a `Vintage` field,
+    such as ``"arrays"``. The member's name in the annotation can be different.
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None

@@ -46,7 +46,7 @@ class Vintage:
         Appendix E of the NCZarr specification. Otherwise, they are JSON objects keyed by name.
     is_current
         Whether netCDF-C 4.9.3 or later writes the layout. Layouts of earlier releases do not mark
-        unlimited dimensions. These releases also require that chunks are not longer than the
+        unlimited dimensions. These releases also require chunks to be no longer than the
         dimensions, and do not reliably write big-endian arrays in the declared byte order.
     marks_scalars
         Whether the layout marks scalar variables with a separate member, ``scalar``.
@@ -248,9 +248,11 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 
 
 def stored_annotations(node: Node, places: Places) -> Iterator[tuple[Holder, str, Vintage, Json]]:
-    """Yield the holder, name, layout and value of each annotation of a node.
+    """Yield a tuple for each annotation of a node.
 
-    Annotations are looked up at the locations in `places`, starting with the newest layout.
+    The tuple contains the part of the node that contains the annotation, the annotation's name, its
+    layout and its value. Annotations are looked up at the locations in `places`, starting with the
+    newest layout.
     """
     for (holder, name), vintage in places.items():
         members = getattr(node, holder)

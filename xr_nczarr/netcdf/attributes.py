@@ -144,9 +144,9 @@ def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[s
     """Infer the types of decoded attributes as netCDF-C does, if the node has no NCZarr metadata.
 
     If the node has NCZarr metadata, the attributes already have netCDF types and are returned
-    unchanged. Otherwise, only JSON values are converted. A `_FillValue` that was converted to the
-    variable's dtype keeps this dtype. `node` is the stored node. It is None for a group or variable
-    that is not stored, or that has unusable metadata.
+    unchanged. Otherwise, attributes with JSON values are converted to netCDF types. A `_FillValue`
+    that already has the variable's dtype is left unchanged. `node` is the stored node. It is None
+    for a group or variable that is not stored, or that has unusable metadata.
     """
     if node is not None and is_annotated(node):
         return dict(decoded)
@@ -215,9 +215,9 @@ def decode_fill_value(
     is_text
         Whether the variable contains netCDF characters or strings.
     in_base64
-        Whether to decode byte strings, except for netCDF text, from Base64. xarray writes Base64 in
-        Zarr versions that require a fill value. An integer is then also accepted, as the code of a
-        single byte.
+        Whether byte strings are in Base64, which xarray writes in Zarr versions that require a fill
+        value. netCDF text is never decoded from Base64. If True, an integer is also accepted, as
+        the code of a single byte.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -268,12 +268,20 @@ def encode_fill_value(
 ) -> tuple[Json, str] | None:
     """Convert a ``_FillValue`` to JSON, and return the JSON and the name of the netCDF type.
 
-    This is the inverse of `decode_fill_value`. `dtype` and `kind` are those of the variable. If
-    `in_base64` is True, floats, complex numbers and byte strings are encoded in Base64, as in
-    xarray. However, netCDF strings remain text, and netCDF characters stored as ``uint8`` become
-    integers. `typed` has the same meaning as in `encode_attribute`. Return None if no attribute can
-    represent fill values of the dtype. A value that does not fit the dtype is encoded like any
-    other attribute, so that copies keep it.
+    This is the inverse of `decode_fill_value`. A value that does not fit the dtype is encoded like
+    any other attribute, so that copies keep it. Return None if no attribute can represent fill
+    values of the dtype.
+
+    Parameters
+    ----------
+    dtype, kind
+        Dtype and kind of the variable.
+    typed
+        See `encode_attribute`.
+    in_base64
+        Whether floats, complex numbers and byte strings are encoded in Base64, as in xarray. Even
+        if True, netCDF strings remain text, and netCDF characters stored as ``uint8`` become
+        integers.
     """
     if kind == "string" and isinstance(value, str | bytes):
         return _text(value), STRING
@@ -311,11 +319,17 @@ def encode_attribute(
 ) -> tuple[Json, str]:
     """Convert an attribute value to JSON, and return the JSON and the name of the netCDF type.
 
-    The value can be a string, number or boolean, an array or sequence of these, or any other JSON
-    value. If `typed` is True, the JSON has the form used by NCZarr, which records the type
-    separately: NaN and infinities become strings, booleans become numbers, and a single-item
-    sequence becomes its item. If `typed` is False, the JSON has the form written by xarray's
-    `to_zarr`. If `json_as_text` is True, values that only JSON can represent become text.
+    Parameters
+    ----------
+    value
+        A string, number or boolean, an array or sequence of these, or any other JSON value.
+    typed
+        If True, the JSON has the form used by NCZarr, which records the type separately: NaN and
+        infinities become strings, booleans become numbers, and a single-item sequence becomes its
+        item. If False, the JSON has the form written by xarray's `to_zarr`.
+    json_as_text
+        Whether values that only JSON can represent, such as dicts, become text. Ignored if `typed`
+        is False.
 
     Raises
     ------

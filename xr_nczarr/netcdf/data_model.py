@@ -1,11 +1,11 @@
 """Define the netCDF data model: groups, dimensions, variables and typed attributes.
 
-The netCDF type of an attribute determines the Python type of its value. For a numeric type, this is
-a NumPy scalar or a one-dimensional array. For char, it is a str, and for string, it is a list of
-str, even if there is only one string. In a node without NCZarr metadata, attribute values are JSON
-values. `_FillValue` is a scalar of the variable's dtype, unless the stored value does not fit this
-dtype. A variable has a `_FillValue` only if the stored attributes declare one, or if the Zarr fill
-value marks missing values.
+The netCDF type of an attribute determines the Python type of its value. An attribute of a numeric
+type is a NumPy scalar or a one-dimensional array. An attribute of type char is a str. An attribute
+of type string is a list of str, even if there is only one string. In a node without NCZarr
+metadata, attribute values are JSON values. `_FillValue` is a scalar of the variable's dtype, unless
+the stored value does not fit this dtype. A variable has a `_FillValue` only if the stored
+attributes declare one, or if the Zarr fill value marks missing values.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Variable:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """A netCDF group, with ordered dicts of its dimensions, variables and child groups by name.
+    """A netCDF group, whose dimensions, variables and child groups are in dicts keyed by name.
 
     Attributes
     ----------

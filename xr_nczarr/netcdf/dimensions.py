@@ -147,7 +147,7 @@ class DimensionScope:
         if not name or owner not in self.groups or not (lost or _ANONYMOUS.fullmatch(name)):
             raise MetadataError(
                 f"no group defines the dimension {quote(reference)}",
-                remedy="Refer to a dimension that is defined in the metadata of a group",
+                remedy="Correct the reference, or define the dimension in its group's metadata",
                 place=place,
             )
         if lost:
@@ -211,7 +211,7 @@ class DimensionScope:
             # the arrays of one size then resolves the conflict.
             remedy = (
                 f"Pass drop_variables to exclude all arrays with {size} elements along this "
-                f"dimension, or all arrays with {dimension.size}"
+                f"dimension, or all arrays with {dimension.size} elements"
             )
             raise MetadataError(
                 f"{problem}; expected {dimension.size}",

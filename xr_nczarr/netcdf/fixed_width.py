@@ -1,4 +1,4 @@
-"""Encode and decode fixed-width netCDF strings, which are UTF-8 padded with NUL.
+"""Encode and decode fixed-width netCDF strings, which are UTF-8 padded with NUL bytes.
 
 Strings are never truncated. Bytes that are not UTF-8, such as Latin-1 from an older program, are
 decoded to lone surrogates, as Python does for file names, so that they round-trip.

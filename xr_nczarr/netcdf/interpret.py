@@ -69,8 +69,8 @@ def interpret(
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
         whether a `_FillValue` was declared. None means False in plain Zarr v3. In plain v1 and v2,
-        None means True, except for the fill values that `zero_masks` excludes. In stores that
-        netCDF-C wrote, None also excludes netCDF's default fill values and zero.
+        None means True, with two exceptions: fill values that `zero_masks` excludes and, in stores
+        that netCDF-C wrote, zero and netCDF's default fill values.
     zero_masks
         Whether a Zarr fill value that is zero, or an empty or blank string, may become `_FillValue`
         if `use_zarr_fill_value_as_mask` is None. Pass False for reference sets, in which such a
@@ -389,7 +389,7 @@ def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
 
 @lru_cache(64)
 def _usual_fills(dtype: np.dtype[Any]) -> tuple[Any, ...]:
-    """Return the fill values that Zarr implementations or netCDF write by default."""
+    """Return the fill values that Zarr implementations or netCDF write for a dtype by default."""
     if dtype.hasobject:  # leave out numbers, because NumPy is slow to compare them with text
         return (zero(dtype), b"")
     # In half precision, the default fill value would overflow to infinity.

@@ -93,7 +93,8 @@ class Layout:
     def supports_unlimited(self) -> bool:
         """Whether the layout supports unlimited dimensions.
 
-        This is True for plain Zarr, which does not distinguish them from other dimensions.
+        This is True for plain Zarr. Plain Zarr does not record which dimensions are unlimited, but
+        programs can extend its arrays along any dimension.
         """
         vintage = BY_DIALECT.get(self.dialect)
         return vintage is None or vintage.is_current
