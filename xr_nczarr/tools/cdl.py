@@ -158,7 +158,7 @@ class Cdl:
     variables, groups
         Paths of the variables and groups whose values are shown.
     top
-        The group to show. Only the dimensions of its ancestors are shown, because variables in the
+        The group to show. Of its ancestors, only the dimensions are shown, because variables in the
         group can use them.
     """
 

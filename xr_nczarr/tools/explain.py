@@ -45,8 +45,8 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        The reasons why the cost of variables is unknown, keyed by the path of the variable. Empty
-        if the cost of every variable is known.
+        Mapping from the path of each variable whose cost is unknown to the reason. Empty if the
+        cost of every variable is known.
     """
 
     readings: tuple[VariableReading, ...]

@@ -122,7 +122,10 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
 
 
 def _day(label: Any) -> Any:
-    """Convert a date without a time to text, because pandas then finds all times of that day."""
+    """Convert a date without a time to text. Return any other label unchanged.
+
+    If the label is text, pandas finds all times of that day.
+    """
     return str(label) if type(label) is date else label
 
 

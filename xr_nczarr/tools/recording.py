@@ -128,7 +128,7 @@ def record_read(
 ) -> VariableReading:
     """Predict the cost of reading a selection of a variable, without reading any object.
 
-    The read is run on simulated objects instead of the stored objects. Its result takes no memory,
+    The read runs on simulated objects instead of the stored objects. Its result takes no memory,
     because the selected values are not kept.
 
     Parameters
@@ -199,12 +199,12 @@ def record_read(
 
 
 class _RecordingStore(Store):
-    """A stand-in for a store, which records requests instead of making them.
+    """A simulated store that records requests instead of sending them.
 
     Parameters
     ----------
     other
-        The store that this store stands in for.
+        The store to simulate.
     sizes_of
         Function that returns the sizes of objects in `other`; see `ObjectSizes.of`.
     holds_objects

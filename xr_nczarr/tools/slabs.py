@@ -19,7 +19,7 @@ def slabs(
     whole_rows: bool = False,
     limit: int = _BYTES,
 ) -> Iterator[tuple[slice, ...]]:
-    """Yield selections of at most `limit` bytes that together cover an array, in C order.
+    """Split an array into selections of at most `limit` bytes, and yield them in C order.
 
     If possible, each selection consists of whole chunks, so that every chunk is decoded only once.
     If `whole_rows` is True, the last dimension is never split, so selections may exceed `limit`.

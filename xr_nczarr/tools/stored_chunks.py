@@ -122,7 +122,7 @@ def count_stored_chunks(
 def _folders(store: Store, prefix: str = "") -> Iterator[str]:
     """Yield the paths of all folders below `prefix`.
 
-    A folder at the path where a chunk is expected is counted as that chunk.
+    Nothing is yielded if the store has no folders; see `Store.has_folders`.
     """
     for name in store.list_names(prefix).prefixes if store.has_folders else ():
         yield f"{prefix}{name}"
@@ -136,7 +136,9 @@ def _counted(
 ) -> StoreContents:
     """Build the result of `count_stored_chunks` by assigning each object to its variable.
 
-    A folder whose path is the key of a chunk counts as that chunk, with unknown size.
+    A folder at the path of a chunk counts as that chunk, because reading the chunk raises an error.
+    A missing chunk, by contrast, is read as the fill value. If there is such a folder, the stored
+    size of the variable is unknown.
     """
     by_path = _expected(opened)
     by_folder: dict[str, list[StoredChunks]] = {}

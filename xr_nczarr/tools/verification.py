@@ -1,4 +1,4 @@
-"""Define the result of `verify`, which prints one line for each kind of finding."""
+"""Define the result of `verify`, which is printed with one line for each kind of finding."""
 
 from __future__ import annotations
 

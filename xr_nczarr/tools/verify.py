@@ -153,8 +153,9 @@ def _open(
     """Open a store and read its metadata, from the individual documents if possible.
 
     If ``options.consolidated`` is None, consolidated metadata is read only if there are no
-    individual documents, or if they cannot be found because the store cannot be listed. If the
-    option is True or False, it is obeyed. All documents that are read are added to `documents`.
+    individual documents, or if they cannot be found because the store cannot be listed. Any other
+    value of this option has its usual meaning (see `OpenOptions`). All documents that are read are
+    added to `documents`.
     """
     if options.consolidated is not None:
         return open_all_groups(target, options, documents=documents)
