@@ -104,7 +104,7 @@ class NczarrError(Exception):
 class ErrorContext:
     """A context manager that adds fields to any `NczarrError` raised in its ``with`` block.
 
-    The fields are attributes of the error, such as `key`. Any field that has a value is kept.
+    The fields are attributes of the error, such as `key`. Fields that already have a value keep it.
     """
 
     __slots__ = ("_fields",)
@@ -141,7 +141,10 @@ class ChunkError(NczarrError, ValueError):
 
 
 class MissingChunkError(NczarrError, KeyError):
-    """A chunk is missing, and it has no fill value or ``missing_chunks="raise"`` is set."""
+    """A chunk is missing and is not read as the fill value.
+
+    Either the array has no fill value, or ``missing_chunks="raise"`` was passed.
+    """
 
 
 class ReferenceSetError(NczarrError, ValueError):
