@@ -159,7 +159,8 @@ def _read_coordinates(
     contains an error for each decoded coordinate whose values cannot be read or decoded.
 
     A coordinate that is opened without decoding (`source.as_stored`) causes no error. If one of its
-    chunks is missing or unreadable, the coordinate is left out of both dicts.
+    chunks is missing or unreadable, the coordinate is left out of both dicts. A coordinate without
+    elements is also left out.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
