@@ -112,7 +112,7 @@ class DimensionScope:
         )
 
     def referenced(self, reference: str, size: int, place: str, group: Group) -> Dimension:
-        """Return the dimension that a variable refers to by its fully qualified or short name.
+        """Return the dimension to which a variable refers by a fully qualified or short name.
 
         `size` is the length of the variable's array along the dimension, `place` is the location of
         the name in the metadata, and `group` is the variable's group.

@@ -61,7 +61,7 @@ def interpret(
     """Convert a Zarr hierarchy to the netCDF group that it represents.
 
     If the root of the store is an array, the resulting variable takes its name from the array's
-    ``_nczarr_name`` attribute. Without this attribute, the variable is called ``data``.
+    ``_nczarr_name`` attribute. If it is missing or invalid, the variable is called ``data``.
 
     Parameters
     ----------
