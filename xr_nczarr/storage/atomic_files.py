@@ -63,11 +63,12 @@ def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Syn
     fill
         Function that takes a file descriptor and writes the content to it.
     sync
-        If ``"all"``, the content is flushed to disk before the file is renamed, and the directory
-        is flushed afterwards. If ``"commit"``, the operating system immediately starts to write a
-        large file to disk, which makes a later `LocalStore.flush` faster. However, if `syncs_each`
-        returns True for ``"commit"``, this value has the same effect as ``"all"``. If ``"none"``,
-        the operating system decides when to write the file to disk.
+        When to write the file to disk. With ``"all"``, the content is flushed to disk before the
+        file is renamed, and the directory is flushed afterwards. With ``"commit"``, the operating
+        system immediately starts writing a large file to disk (see `start_sync`), which makes a
+        later `LocalStore.flush` faster. On systems for which `syncs_each` returns True for
+        ``"commit"``, this setting has the same effect as ``"all"``. With ``"none"``, the operating
+        system decides when to write the file to disk.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:

@@ -149,7 +149,11 @@ def _check_names(options: Mapping[str, Any], known: Collection[str], kind: str) 
 
 
 def _is_configured() -> bool:
-    """Return whether a profile is selected, or an AWS configuration or credentials file exists."""
+    """Return whether AWS settings come from a profile or a file.
+
+    This is the case if ``AWS_PROFILE`` or ``AWS_DEFAULT_PROFILE`` is set, or if an AWS
+    configuration or credentials file exists.
+    """
     return any(map(os.environ.get, _PROFILES)) or any(
         os.path.exists(os.path.expanduser(os.environ.get(name, path)))
         for name, path in _FILES.items()
@@ -179,7 +183,8 @@ def _static_credentials(values: Sequence[str | None]) -> StaticCredentials | Non
 def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> str:
     """Return the region of a bucket on AWS.
 
-    S3 reports the region of a bucket in every response, even to unauthenticated requests.
+    The request needs no credentials, because S3 reports the region of a bucket in every response,
+    even if it denies access.
 
     Raises
     ------

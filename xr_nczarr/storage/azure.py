@@ -32,8 +32,9 @@ class Azure(AzureBlobFileSystem):  # type: ignore[misc]
 def azure_options(url: str, options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
     """Return all storage options for `Azure`.
 
-    They come from four sources, listed in order of precedence: `options`, fsspec's configuration,
-    the URL (which may contain the account name), and the timeout of `retry`.
+    The options come from four sources, listed here from highest to lowest precedence: `options`,
+    fsspec's configuration, the URL (which may contain the account name), and the timeout that
+    `retry` specifies.
     """
     timeouts = dict.fromkeys(("connection_timeout", "read_timeout"), retry.timeout_seconds)
     specified = Azure._get_kwargs_from_urls(url)

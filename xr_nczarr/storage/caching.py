@@ -26,10 +26,11 @@ _BATCH_OBJECTS = 256
 
 
 class _WrapperStore(Store):
-    """Base class of read-only stores that wrap the store `source`.
+    """Base class of read-only stores that wrap another store.
 
-    Subclasses implement `probe`. To create a copy of the store, the constructor of the subclass is
-    called with `source` and `arguments`.
+    `source` is the wrapped store. `arguments` contains all other arguments of the subclass's
+    constructor. They are needed to pickle the store, or to copy it with a different `source`.
+    Subclasses implement `probe`.
     """
 
     def __init__(self, source: Store, *arguments: Any) -> None:

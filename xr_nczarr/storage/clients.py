@@ -67,10 +67,10 @@ class _Arguments:
 
 @lru_cache(16)
 def _obstore_store(arguments: _Arguments) -> Any:
-    """Return an obstore store for `arguments`, or the existing store for equal arguments.
+    """Return the obstore store that `arguments` describe, creating it only if necessary.
 
-    Connections share stores because creating one takes about 14 ms of CPU time. `path` does not
-    matter, because it is not part of a store.
+    Connections with equal arguments share a store, because creating a store takes about 14 ms of
+    CPU time. The comparison ignores `path`, because a store gives access to all paths.
     """
     from obstore import store as stores
 

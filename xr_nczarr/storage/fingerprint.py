@@ -23,7 +23,7 @@ def folder_fingerprint(path: str, name: str) -> str:
 
 
 def digest(parts: Iterable[object]) -> str:
-    """Return a hexadecimal SHA-256 hash of the ``repr()`` of all `parts`."""
+    """Return a hexadecimal SHA-256 hash, computed from the ``repr()`` of each item of `parts`."""
     result = hashlib.sha256()
     for part in parts:
         result.update(repr(part).encode() + b"\n")

@@ -196,7 +196,7 @@ class FsspecClient(RemoteClient):
         return self._do(self._size, self.path(key), key)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
-        """Return the same as `size`, but without retrying failed requests."""
+        """Return the size of a file as `size` does, but do not retry failed requests."""
         while hasattr(filesystem, "_check_file"):
             filesystem = filesystem.fs  # a cache would list the folder, which HTTP cannot do
         filesystem.invalidate_cache()  # a cached listing may be outdated
@@ -258,8 +258,7 @@ class FsspecClient(RemoteClient):
     def _cat(self, requests: Sequence[ByteRange], expected: Expected) -> list[bytes | Exception]:
         """Return the response to each request, or the exception that the request raised.
 
-        Only ``cat_ranges`` is used, because fsspec's ``cat`` treats ``*`` and ``?`` in names as
-        wildcards.
+        fsspec's ``cat`` is not used, because it treats ``*`` and ``?`` in names as wildcards.
         """
         if not requests:
             return []
@@ -289,10 +288,10 @@ class FsspecClient(RemoteClient):
         return [self._cat([request], expected)[0] for request in requests]
 
     def _forget(self, path: str) -> None:
-        """Remove a file that may be incomplete, or is a web page, from fsspec's ``simplecache``.
+        """Remove a file from fsspec's ``simplecache``, so that the next read downloads it again.
 
-        fsspec creates each cached file under its final name before the download is complete. If the
-        file stayed in the cache, the next read would return its content.
+        After a failed download, the cached file may be incomplete, because fsspec creates it under
+        its final name. If the server sent a web page, the cached file contains only that page.
         """
         cached_path = getattr(self.filesystem, "_check_file", lambda _: None)(path)
         if isinstance(cached_path, str):
@@ -409,7 +408,10 @@ class FsspecClient(RemoteClient):
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
 
     def _page(self, url: str, prefix: str) -> bytes:
-        """Return the page at a URL, or empty bytes for a 4xx status other than 408, 425 and 429."""
+        """Return the page at a URL, or empty bytes if the server responds with a 4xx status.
+
+        If the status is 408, 425 or 429, retry instead. Raise an error if all attempts fail.
+        """
         return self._do(_page, url + self.query, prefix)
 
 

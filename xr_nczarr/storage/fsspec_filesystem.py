@@ -48,7 +48,7 @@ def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) ->
         If creating the filesystem fails for any other reason, for example because an archive is
         damaged.
     UnsupportedError
-        If fsspec does not support the URL, or the package for the URL is not installed.
+        If fsspec does not support the URL, or a package that the URL requires is not installed.
     """
     # Synchronous calls cannot use the caller's event loop.
     options = {
@@ -81,7 +81,7 @@ def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) ->
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         raise UnsupportedError(
-            f"the package for this URL is not installed ({error})",
+            f"a package that this URL requires is not installed ({error})",
             remedy=f"Install xr-nczarr[{extra}]" if extra else "Install the package",
             store=mask(url),
         ) from error

@@ -1,4 +1,4 @@
-"""Check requests to web servers and their responses."""
+"""Check requests to web servers, and the responses of the servers."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class _Request(NamedTuple):
     """The hosts and the size limit of a request in progress.
 
     `current_host` differs from `original_host` if the request was redirected to another host.
-    `max_bytes` limits the responses to requests for a whole object. The limit for a range is
-    derived from its length.
+    `max_bytes` is the maximum size of the response if the request is for a whole object. For a
+    byte range, the maximum size is derived from the length of the range instead.
     """
 
     original_host: str | None = None
@@ -156,9 +156,10 @@ class CheckedResponse(aiohttp.ClientResponse):
         Raises
         ------
         aiohttp.ClientPayloadError
-            If no range was requested, the header is invalid, or the sent range does not contain
-            the first requested byte. If a suffix was requested, also if the header does not state
-            the size, or the sent range does not reach the end of the object.
+            If no range was requested, if the header is missing or invalid, or if the sent range
+            does not contain the first requested byte. For a suffix, the error is also raised if
+            the header does not state the size of the object, or if the sent range does not reach
+            the end of the object.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -190,7 +191,10 @@ class CheckedResponse(aiohttp.ClientResponse):
 
     @property
     def _requested(self) -> ByteRange:
-        """The requested byte range, or the range of the whole object."""
+        """The requested byte range.
+
+        If the request has no ``Range`` header, the result stands for the whole object.
+        """
         header = self.request_info.headers.get("Range", "")
         requested = re.fullmatch(r"bytes=(\d*)-(\d*)", header)
         if requested is None:
@@ -214,12 +218,15 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
     """Return the sorted names on a folder's index page, or None if `page` is not an index page.
 
     `url` is the URL of the folder. Names of subfolders end in a slash. Only links to direct
-    children are included. An index page is recognized by its title or heading, which contains the
-    path of the folder on all common servers ("Index of /data/", "Directory listing for /data/").
+    children are included.
 
-    A page without links to children counts as an index page only if its title or heading contains
-    the whole path. If it does not, a proxy may have changed the path, and the folder may not be
-    empty.
+    A page is an index page if its title or main heading ends with the name of the folder. On all
+    common servers, it ends with the whole path, as in "Index of /data/" or "Directory listing for
+    /data/". However, a proxy can change the beginning of the path.
+
+    If no link leads to a child, the folder seems to be empty. In that case, the title or heading
+    must end with the whole path. If a proxy has changed the path, all links may lead outside the
+    folder, even though the folder is not empty.
     """
     parser = _IndexParser()
     parser.feed(page.decode("utf-8", "replace"))

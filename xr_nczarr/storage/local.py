@@ -1,6 +1,7 @@
 """The store class for local directories, implemented with string paths and `os` calls.
 
-pathlib and fsspec are not used, because their overhead exceeds the time to read a small chunk.
+pathlib and fsspec are not used, because their overhead exceeds the time that it takes to read a
+small chunk.
 """
 
 from __future__ import annotations
@@ -360,7 +361,7 @@ class LocalStore(Store):
         return system.file_identity(self.root)
 
     def is_within(self, other: Store) -> bool:
-        """Return whether this directory is inside the directory of `other`."""
+        """Return whether `other` is a local directory that contains this one, at any depth."""
         parent = os.path.dirname(self.root)
         return isinstance(other, LocalStore) and system.is_inside(parent, other.root)
 
@@ -375,8 +376,8 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If a component of a key is not a valid file name on this operating system, or looks
-            like the name of a temporary file. The error names the key.
+            If a key is not allowed (see `_path`), or if a component of it looks like the name of
+            a temporary file. The error names the key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.
@@ -405,9 +406,9 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If `key` is not a plain relative path, or a component of it is not a valid file name on
-            this operating system. If `follow_symlinks` is false, also if a symbolic link on the
-            path points outside the store.
+            If `key` is not a plain relative path, or if a component of it is not a valid file name
+            on this operating system. Unless `follow_symlinks` is true, the error is also raised if
+            a symbolic link on the path points outside the store.
         """
         check_key(key, self.name)
         reason = system.invalid_name_reason(key)

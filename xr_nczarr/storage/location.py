@@ -191,8 +191,8 @@ def absolute_path(path: str) -> str:
 def _holds_buffers(target: object) -> bool:
     """Return whether `target` is a dict that zarr-python has filled with ``Buffer`` objects.
 
-    Such a dict must be accessed through zarr-python, which could not read plain bytes if this
-    package wrote them to the dict.
+    Such a dict must be accessed through zarr-python. If this package wrote plain bytes to the dict,
+    zarr-python could not read them.
     """
     value = next(iter(target.values()), None) if isinstance(target, dict) else None
     return "zarr" in defining_packages(value)

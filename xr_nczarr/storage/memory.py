@@ -86,7 +86,7 @@ class MemoryStore(Store):
         UnsupportedError
             If the mapping is immutable.
         StorageError
-            If the mapping is an unpickled copy of a dict in another process.
+            If the mapping is a dict that was copied from another process by pickling.
         """
         self._mutable_mapping()
 

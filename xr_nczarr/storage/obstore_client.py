@@ -121,7 +121,7 @@ class ObstoreClient(RemoteClient):
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
         """Yield the response to each request; see `Response`.
 
-        While the caller processes a response, threads already make the next requests. If the
+        While the caller processes a response, other threads already make the next requests. If the
         objects are large, fewer requests are made in advance, to limit the use of memory.
         """
         if self._replacement is not None:
@@ -140,7 +140,11 @@ class ObstoreClient(RemoteClient):
         return map_ahead(_threads(), fetch_one, requests, first, ahead)
 
     def put(self, key: str, data: Bytes) -> None:
-        """Write an object in one request, because a multipart upload is not atomic."""
+        """Write an object in one request, replacing any existing object.
+
+        Multipart uploads are not used, because an interrupted one leaves hidden parts in the
+        bucket.
+        """
         path = self._path(key)
         # A MemoryStore keeps the buffer, which the caller may change. Other stores only read it.
         buffer = memoryview(data).cast("B") if self.shared else bytes(data)
@@ -258,9 +262,10 @@ class ObstoreClient(RemoteClient):
     def _get(self, request: ByteRange, expected: Expected) -> Versioned | None:
         """Return the requested bytes and the object's version, or None for a missing object.
 
-        The version is the ETag of the object. It shows whether several ranges come from the same
-        version, so it is None if the whole object is requested. It is also None if the ETag is
-        weak, because a weak ETag can stay the same when the bytes change.
+        The version is the ETag of the object. Callers compare ETags to make sure that several
+        ranges come from the same version of the object. A whole object needs no such check, so its
+        version is None. The version is also None if the object has no ETag, or only a weak one,
+        because a weak ETag can stay the same when the bytes change.
         """
         key, start, length = request
         whole, limit = request.is_whole, expected.max_bytes

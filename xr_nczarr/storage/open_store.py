@@ -379,8 +379,7 @@ def _check_unused(
             raise UnsupportedError(
                 f'the storage option "{quote(name)}" has no effect on this target',
                 remedy=remedy
-                or "Leave out the option. Storage options apply only to URLs, and must have the "
-                "names that fsspec uses",
+                or "Leave out the option, or check its name. Storage options apply only to URLs",
                 store=None if location is None else mask(location.url) or None,
             )
 

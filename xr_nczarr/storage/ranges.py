@@ -61,9 +61,11 @@ class MergedRange(NamedTuple):
 
 
 def check_range(item: ByteRange, store: str) -> None:
-    """Raise StorageError if a range would be invalid for an object of any size.
+    """Raise StorageError if a range is invalid, whatever the size of the object.
 
-    `store` is the name of the store, for the error message.
+    A range is invalid if its length is negative. It is also invalid if its start counts from the
+    end of the object, and it extends beyond the end. `store` is the name of the store, for the
+    error message.
     """
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(

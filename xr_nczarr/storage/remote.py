@@ -105,7 +105,7 @@ class RemoteStore(Store):
         Raises
         ------
         LimitError
-            If an object is larger than ``expected.max_bytes``.
+            If an object is larger than the size limit of this store; see `bounded`.
         StorageError
             If the server sent a web page in place of an object, unless `returns_pages` is true.
         """
@@ -212,7 +212,8 @@ class RemoteStore(Store):
         """Write an object unless it exists; return whether the stored object now equals `data`.
 
         If the store supports conditional requests, as S3 does, exactly one of two concurrent
-        writers creates the object. Otherwise, this method first checks whether the object exists.
+        writers creates the object. Otherwise, this method first checks whether the object exists,
+        so both writers may write it.
         """
         self.check_writable()
         created = self._client.create(key, data)

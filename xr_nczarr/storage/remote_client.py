@@ -35,7 +35,7 @@ class ListedObject(NamedTuple):
     """An object in a listing.
 
     `size` is in bytes. `version` is a string that changes whenever the object changes, such as an
-    ETag. Either of them is None if the server's listing does not contain it.
+    ETag. Each of the two is None if the server's listing does not contain this information.
     """
 
     key: str
@@ -70,7 +70,7 @@ DEFAULT_RULES = Rules()
 
 
 class Expected(NamedTuple):
-    """What a reader expects of the objects that it requests, including their maximum size.
+    """The expected properties of the requested objects, such as their maximum size.
 
     Attributes
     ----------

@@ -190,7 +190,7 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
         remedy = _connection_remedy(error)
     elif isinstance(error, TypeError) and "keyword argument" in str(error):
         # The filesystem passed an unknown option on as a keyword argument.
-        remedy = "Check the storage options. They must have the names that fsspec uses"
+        remedy = "Check the storage options, and use only names that the fsspec filesystem accepts"
     elif name in _MISSING_CREDENTIALS:
         remedy = (
             "Pass credentials in storage_options, the environment or a profile. For a public "
@@ -300,10 +300,10 @@ def page_error(
 
 @contextmanager
 def explained_listing_errors() -> Iterator[None]:
-    """Make any AccessDeniedError in the ``with`` block say that objects cannot be listed.
+    """Add "objects cannot be listed" to the message of an AccessDeniedError.
 
-    Use this context manager around code that lists objects. It also replaces the remedy of the
-    error with `CHECK_LISTING`.
+    Use this context manager around code that lists objects. It changes any AccessDeniedError raised
+    in the ``with`` block, and also replaces the error's remedy with `CHECK_LISTING`.
     """
     try:
         yield

@@ -23,8 +23,9 @@ class S3(S3FileSystem):  # type: ignore[misc]
     ) -> list[Any]:
         """Return the entries under a prefix, or an empty list if there are no entries.
 
-        In the latter case, s3fs's own method also looks for an object with the same name as the
-        prefix. To find it, that method lists the whole parent folder.
+        If there are no entries, s3fs's own method also looks for an object with the same name as
+        the prefix. To find this object, it lists the whole parent folder. This method avoids that
+        extra request.
         """
         path = self._strip_protocol(path).rstrip("/")
         if not path:

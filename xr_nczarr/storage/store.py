@@ -182,8 +182,8 @@ class Store(ABC):
     ) -> Iterator[_Result]:
         """Yield ``work(item)`` for each item, in order.
 
-        `work` is a function that makes requests to this store. The calls run concurrently if that
-        saves round trips.
+        `work` is a function that makes requests to this store. The default implementation makes
+        one call at a time. A remote store may run the calls concurrently.
         """
         return map(work, items)
 
@@ -376,9 +376,10 @@ class Store(ABC):
         return self.identity == other.identity
 
     def is_within(self, other: Store) -> bool:
-        """Return whether this store is in the root folder of `other` or in any of its subfolders.
+        """Return whether this store is inside `other`, at any depth.
 
-        The default implementation returns False.
+        For example, the directory ``data/a.zarr`` is inside the directory ``data``. The default
+        implementation returns False.
         """
         return False
 
@@ -425,9 +426,9 @@ class Store(ABC):
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Return a context manager that holds the writer lock of an object.
 
-        Hold the lock while the object is read, merged and written. If `key` is empty, the lock
-        excludes all other writers of the store. In the default implementation, locks exclude only
-        other threads of this process.
+        To change a part of an object, hold the lock from before the object is read until the
+        changed object has been written. If `key` is empty, the lock excludes all other writers of
+        the store. In the default implementation, locks exclude only other threads of this process.
         """
         return _locks(f"{self.identity}\0{key}")
 
@@ -475,7 +476,9 @@ class Store(ABC):
         self._not_replaceable()
 
     def _read_only(self) -> UnsupportedError:
-        return UnsupportedError("this store is read-only", store=self.name)
+        remedy = "Write to a different path or URL"
+        return UnsupportedError("this store is read-only", remedy=remedy, store=self.name)
 
     def _not_replaceable(self) -> NoReturn:
-        raise UnsupportedError("the store cannot be replaced atomically", store=self.name)
+        problem, remedy = "the store cannot be replaced atomically", "Write to a local directory"
+        raise UnsupportedError(problem, remedy=remedy, store=self.name)

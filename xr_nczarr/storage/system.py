@@ -89,18 +89,20 @@ def open_to_read(path: str) -> int:
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Read bytes at an offset, like ``os.pread``, for systems that lack it.
+    """Return up to `length` bytes of a file, starting at offset `start`.
 
-    Unlike ``os.pread``, this function moves the file position.
+    This is a replacement for ``os.pread`` on systems that lack it. Unlike ``os.pread``, it moves
+    the file position.
     """
     os.lseek(descriptor, start, os.SEEK_SET)
     return os.read(descriptor, length)
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Read into buffers at an offset, like ``os.preadv``, for systems that lack it.
+    """Read a file into buffers from offset `start`, and return the number of bytes read.
 
-    Unlike ``os.preadv``, this function moves the file position.
+    This is a replacement for ``os.preadv`` on systems that lack it. Unlike ``os.preadv``, it moves
+    the file position.
     """
     os.lseek(descriptor, start, os.SEEK_SET)
     done = 0

@@ -58,7 +58,7 @@ class ConfinedTrust(Trust):
             raise redirect_error(url, target, "outside the opened location")
 
     def may_be_private(self, host: str, *, redirected: bool) -> bool:  # noqa: ARG002
-        """Return whether `host` is the host of the store."""
+        """Return whether `host` is the host of the store, which is always allowed to be private."""
         return host == host_of(self.folder)
 
     def check_filesystem(self, filesystem: Any, url: str) -> None:

@@ -36,7 +36,7 @@ def local_path(url: str) -> str | None:
 def has_scheme(url: str) -> bool:
     """Return whether a path or URL begins with a scheme, such as ``s3://``.
 
-    A colon alone does not make a scheme, because a file name may contain one.
+    Text before a colon does not always count as a scheme, because a file name may contain a colon.
 
     Examples
     --------

@@ -130,8 +130,9 @@ class ZarrPythonClient(RemoteClient):
     def _shared_token(self) -> str:
         """Return a token that is shared by all clients of equal stores in this process.
 
-        It is the token of the first of these clients. Equality is sufficient, because the `store`
-        attribute of an icechunk session is a new object at each access.
+        It is the token of the first of these clients. The stores only have to be equal, not
+        identical: for example, the `store` attribute of an icechunk session returns a new but equal
+        object at each access.
         """
         with _clients_lock:
             tokens = [item._data_id for item in _clients if item._innermost == self._innermost]
@@ -147,7 +148,7 @@ class ZarrPythonClient(RemoteClient):
         """Yield the requested bytes for each request, or None for a missing object.
 
         If a range extends beyond the end of the object, the response is shorter than requested.
-        Unlike other clients, this client never yields an AccessDeniedError but raises it.
+        Unlike other clients, this client raises an AccessDeniedError instead of yielding it.
         """
         for request in requests:
             check_key(request.key, self.name)
@@ -160,7 +161,7 @@ class ZarrPythonClient(RemoteClient):
         self.put_all([(key, data)])
 
     def put_all(self, items: Sequence[tuple[str, Bytes]]) -> None:
-        """Write objects concurrently in the event loop, replacing existing ones.
+        """Write objects concurrently in the event loop, replacing any existing objects.
 
         Raises
         ------

@@ -163,13 +163,15 @@ def _read_entries(source: Any, store: str) -> dict[str, ZipEntry]:
 def _folder(entries: Mapping[str, ZipEntry], first: str, archive: str) -> str:
     """Return the folder that contains the Zarr store, with a trailing slash, or "" for the root.
 
-    If one folder contains all entries, it is the folder of the store. Otherwise, the store is at
-    the root of the zip file, with one exception. netCDF-C always uses the folder of the first
-    entry. This function also uses that folder if all of the following conditions are met:
+    If all entries are in one folder, that folder contains the store. Otherwise, the store is at the
+    root of the zip file, unless all of the following conditions are met:
 
-    - The folder is named after the zip file.
-    - The folder contains a ``.zgroup``.
-    - The only entry outside the folder is the ``.zgroup`` of an empty group.
+    - The first entry is in a folder that is named after the zip file.
+    - This folder contains a ``.zgroup``.
+    - The only entry outside this folder is another ``.zgroup``, for a group without attributes.
+
+    If they are met, this folder contains the store. netCDF-C reads the same folder, because it
+    always uses the folder of the first entry.
 
     `first` is the name of the first entry. `archive` is the name of the zip file, without ``.zip``.
     """
