@@ -211,7 +211,8 @@ def _region(profile: str | None) -> str | None:
     Raises
     ------
     NoEquivalentError
-        If the profile cannot be read, or contains settings other than credentials and a region.
+        If the profile cannot be read, or contains settings other than credentials, a region and
+        display options of the AWS CLI.
     """
     session = _session(profile)
     from botocore.exceptions import BotoCoreError

@@ -177,7 +177,7 @@ class FsspecClient(RemoteClient):
                 yield from responses
 
     def _do(self, action: Callable[[Any, str], _Result], path: str, key: str) -> _Result:
-        """Call `action` with the filesystem and `path`, retrying transient failures.
+        """Return ``action(filesystem, path)``, retrying transient failures.
 
         `key` is used in error messages.
         """

@@ -157,7 +157,7 @@ def open_store(
     ConflictError
         If the fragment of the URL contradicts the rest of the URL.
     UnsupportedError
-        If the target is not a store, or an option has no effect.
+        If the target is not a store, or if a storage option would have no effect.
     RefusedError
         If the location is untrusted, and fsspec would follow its symbolic links.
     """

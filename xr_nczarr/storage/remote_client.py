@@ -280,7 +280,8 @@ class RemoteClient(Connection):
     def check_writable(self) -> None:
         """Raise UnsupportedError if this client cannot write, for example over plain HTTP."""
         if self.web:
-            raise UnsupportedError("plain HTTP is read-only", store=self.name)
+            remedy = "Write to a different path or URL"
+            raise UnsupportedError("plain HTTP is read-only", remedy=remedy, store=self.name)
 
     def listing_error(
         self, prefix: str, problem: str = "plain HTTP cannot list objects"

@@ -341,10 +341,11 @@ def _lock(descriptor: int) -> None:
 
 
 def _unlock(descriptor: int, path: str) -> None:
-    """Release the lock and remove the lock file, unless it was moved with its directory.
+    """Remove the lock file before the lock is released. On Windows, only release the lock.
 
-    A lock file that cannot be removed stays in place and can be reused. On Windows, the file is not
-    removed here, because it is still open; `locked` removes it later.
+    The lock file is left in place if it is no longer at `path`, because its directory was moved. A
+    lock file that cannot be removed can be reused. The lock is released when the caller closes
+    `descriptor`. On Windows, an open file cannot be removed, so `locked` removes it later.
     """
     with suppress(OSError):
         if _fcntl is None:
