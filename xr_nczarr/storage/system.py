@@ -341,11 +341,11 @@ def _lock(descriptor: int) -> None:
 
 
 def _unlock(descriptor: int, path: str) -> None:
-    """Remove the lock file before the lock is released. On Windows, only release the lock.
+    """Remove the lock file at `path`. On Windows, release the lock instead.
 
-    The lock file is left in place if it is no longer at `path`, because its directory was moved. A
-    lock file that cannot be removed can be reused. The lock is released when the caller closes
-    `descriptor`. On Windows, an open file cannot be removed, so `locked` removes it later.
+    On Windows, an open file cannot be removed, so `locked` removes it later. On other systems, the
+    lock is released when the caller closes `descriptor`. If the lock file was moved with its
+    directory, it is not removed. A lock file that cannot be removed can be reused.
     """
     with suppress(OSError):
         if _fcntl is None:
