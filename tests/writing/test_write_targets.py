@@ -306,4 +306,3 @@ def test_atomic_write_of_values_that_are_computed_later_is_rejected(tmp_path):
     with pytest.raises(ConflictError, match=r"atomic=True cannot be combined with compute=False"):
         to_nczarr(example(0), tmp_path / "s", mode="w", compute=False, atomic=True)
     assert read_objects(tmp_path / "s") == before
-
