@@ -63,8 +63,8 @@ class ReadOptions:
         What to do if a chunk is missing from the store. ``"fill"`` reads fill values instead,
         ``"warn"`` does the same and warns, and ``"raise"`` raises a `MissingChunkError`.
     threads
-        Maximum number of threads that one read uses. None means the number that the store
-        specifies or, if it does not specify one, the number of processors.
+        Maximum number of threads that one read uses. If None, it is the number that the store
+        specifies. If the store does not specify one, it is the number of processors.
     codecs
         Mapping from codec ids to additional codec classes.
     plugins
@@ -149,8 +149,9 @@ class ChunkedArray:
     def _explained_limit(self) -> Iterator[None]:
         """Add an explanation to a LimitError if a stored chunk exceeds `_max_object_bytes`.
 
-        No option can change this limit. The new remedy is therefore to rewrite the chunk or to
-        correct the metadata. Any other error raised in the ``with`` block is not changed.
+        No option can change this limit. The error's remedy is therefore replaced: users are told to
+        rewrite the chunk or correct the metadata. Other errors raised in the ``with`` block are not
+        changed.
         """
         try:
             yield
@@ -168,9 +169,9 @@ class ChunkedArray:
     def plan(self, selection: Sequence[Any], *, pointwise: bool = False) -> Plan:
         """Split a selection into parts, one for each chunk that it touches.
 
-        By default, the selection is orthogonal, as described in `plan_selection`. If `pointwise` is
-        True, it is pointwise (vectorized), as described in `plan_points`. Rectilinear chunk grids
-        are not supported.
+        By default, `selection` is applied orthogonally, as described in `plan_selection`. If
+        `pointwise` is True, it is applied pointwise (vectorized), as described in `plan_points`.
+        The array must have a regular chunk grid.
         """
         make_plan = plan_points if pointwise else plan_selection
         with ErrorContext(store=self.store.name, variable=self.node.path):
@@ -251,9 +252,9 @@ class ChunkedArray:
     ) -> None:
         """Write values to an orthogonal selection, which indexes each dimension independently.
 
-        Each affected chunk is written once, as a whole. If the selection contains only part of a
-        chunk, the chunk is first read and merged with the values. The store's lock is held while
-        the chunk is read, merged and written.
+        Each affected stored object (a chunk or a shard) is written once, as a whole. If the
+        selection contains only part of an object, the object is first read and merged with the
+        values. The store's lock is held while the object is read, merged and written.
 
         Parameters
         ----------
@@ -267,9 +268,9 @@ class ChunkedArray:
             deleted.
         submit
             Function that schedules the write of one stored object. It is called with a function
-            that writes the object, the argument to pass to that function, and the size of the data
-            in bytes. If None, all objects are written immediately. Otherwise, `values` must not
-            change until all objects are written.
+            that writes the object, the argument to pass to that function, and the decoded size of
+            the affected chunks in bytes. If None, all objects are written immediately. Otherwise,
+            `values` must not change until all objects are written.
         """
         codec, layout = self.codec, self.layout
         plan = self.plan(selection)
@@ -293,8 +294,8 @@ class ChunkedArray:
     def _store_sets_threads(self) -> bool:
         """Whether the store, rather than the options, determines the number of threads.
 
-        This is True if the store specifies a number and the options do not. In that case, each
-        thread makes one request at a time.
+        This is True if the store specifies a number and the options do not. The store's number
+        assumes that each thread reads one stored object at a time, so no thread reads ahead.
         """
         return self.options.threads is None and self.store.max_threads is not None
 
@@ -309,7 +310,7 @@ class ChunkedArray:
         return min(self.options.threads or _processors(), count)
 
     def _batch_size(self, per_thread: int, part_bytes: int) -> int:
-        """Return the number of parts in a batch, which one thread reads or writes in one call.
+        """Return the number of parts that a thread reads or writes in one batch.
 
         `per_thread` is the number of parts divided by the number of threads, and `part_bytes` is
         the average size of a part. If a remote store makes the requests of a batch concurrently,

@@ -1,4 +1,4 @@
-"""Define the layout of arrays without shards, in which each chunk is a separate stored object.
+"""Define the layout of arrays without shards: each chunk is a separate stored object.
 
 The `sharding` module defines the layout with shards.
 """
@@ -27,8 +27,8 @@ class ChunkObjects:
 
     If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
     up with the alternative separator; see `ArrayNode.key_notations`. An array can contain keys with
-    both separators. For example, this happens if a program knows only one separator: it overlooks
-    the chunks whose keys have the other separator, and writes new chunks.
+    both separators. For example, a program that knows only one separator does not find chunks whose
+    keys contain the other one, and writes these chunks again under new keys.
     """
 
     def __init__(self, node: ArrayNode) -> None:

@@ -179,7 +179,8 @@ def count_touched(
 ) -> int:
     """Return the number of chunks that an orthogonal selection touches.
 
-    This function takes the same arguments as `plan_selection`, but is faster.
+    The arguments are those of `plan_selection`. Counting is faster than planning, because the
+    selection is not split into parts.
     """
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):
@@ -319,10 +320,10 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
-    """Split the range from `start` up to `stop` along a dimension into parts, one per chunk.
+    """Split the positions from `start` to `stop` (exclusive) into parts, one for each chunk.
 
-    `size` is the length of the dimension, and `chunk` is the length of its chunks. All chunks
-    except the first and the last are selected completely.
+    `size` is the length of the dimension, and `chunk` is the length of its chunks. Only the first
+    and the last chunk can be selected partially.
     """
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
@@ -430,10 +431,10 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 
 
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Return one iterator for each field of `ChunkPart`. Each iterator yields one tuple per part.
+    """Combine the pieces of all dimensions, and return an iterator for each field of `ChunkPart`.
 
-    A tuple contains the values of the field along all dimensions. `itertools.product` builds the
-    tuples, because a loop in Python would be slower.
+    Each iterator yields one tuple per part, with the values of the field along all dimensions.
+    `itertools.product` builds the tuples, because a loop in Python would be slower.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 

@@ -40,8 +40,9 @@ def byte_window(
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
     Return None if the whole chunk must be read. Chunks of fixed-width strings are always read as a
-    whole, because another program may have increased the width of the strings. Only the size of the
-    whole chunk reveals this.
+    whole, because a writer may have increased the width of the strings after the metadata was read.
+    Byte ranges computed from the metadata would then be wrong, which only the size of a whole chunk
+    reveals.
 
     Parameters
     ----------
@@ -52,8 +53,8 @@ def byte_window(
     source
         NumPy index into the chunk, with a slice or an array for each dimension.
     remote
-        Whether each request costs a round trip. If so, a single byte range covers all selected
-        elements.
+        Whether each request costs a round trip. If so, a single byte range that covers all selected
+        elements is returned.
     """
     if node.dtype.kind == "S" and node.dtype.itemsize > 1:
         return None

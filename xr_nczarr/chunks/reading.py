@@ -50,7 +50,7 @@ class PartReader:
     plan
         The plan that contains the parts.
     out
-        The result array. Its elements are written in place, at the targets of the parts.
+        The result array. Each part is written to the elements that its `target` selects.
     missing_chunks, convert
         See `ReadOptions` and `ChunkedArray.read`.
     read_ahead
@@ -177,9 +177,10 @@ class PartReader:
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each fetched chunk, together with the codec chain that decodes it.
 
-        If the last codec can decode several chunks in one call, `ChunkCodec.decode_many` applies
-        this codec first, which is faster. The yielded chain then contains only the remaining
-        codecs. Each call decodes about `_DECODED_TOGETHER_BYTES` in total, but at least two chunks.
+        If the last codec can decode several chunks in one call, `ChunkCodec.decode_many` undoes
+        this codec first, because that is faster. The yielded chain then contains only the remaining
+        codecs. Each call to `decode_many` decodes about `_DECODED_TOGETHER_BYTES`, or two chunks if
+        these are larger.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
@@ -195,7 +196,7 @@ class PartReader:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait for this thread's turn to read small pieces of local files.
+        """Run the ``with`` block when it is this thread's turn to read small pieces of local files.
 
         Threads that read such pieces contend for the GIL after each system call. They are faster if
         they take turns: one thread reads while the others decode. On a slow file system, taking
@@ -303,7 +304,7 @@ class PartReader:
         )
 
     def _window(self, part: ChunkPart) -> Window | None:
-        """Return the byte ranges of a chunk to read, or None if the whole chunk must be read."""
+        """Return the `Window` to read from a chunk, or None if the whole chunk must be read."""
         if part.complete:
             return None
         # Most chunks share their selectors. The cache keeps the selectors alive, so that their

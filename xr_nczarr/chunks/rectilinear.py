@@ -49,19 +49,20 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The part of a selector that lies within one run along each axis that the selector indexes.
+    """The positions of a selector that lie in the same run of stored objects.
 
-    A selector usually indexes one axis. Index arrays that jointly select points are treated as one
-    selector for several axes.
+    Usually, a selector indexes one axis. In a pointwise selection, however, all index arrays
+    together form one selector for several axes. The positions in a part then lie in the same run
+    along each of these axes.
 
     Attributes
     ----------
     runs
-        For each axis that the selector indexes, the run that contains the selected positions.
+        For each indexed axis, the run that contains the positions.
     source
-        For each of these axes, the selected positions, relative to the start of the run.
+        For each indexed axis, the positions relative to the start of the run.
     target
-        Positions of the same elements in the result.
+        Positions of the same elements along the axis of the result that belongs to the selector.
     """
 
     runs: tuple[_Run, ...]
@@ -126,10 +127,11 @@ def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> It
     """Yield the runs of equally long chunks along a dimension that has `size` elements.
 
     `lengths` contains (chunk length, repeat count) pairs. If these chunks do not cover the whole
-    dimension, the remaining elements form a final run of missing chunks. Without shards, this run
-    is a single chunk. If `sharded` is True, all lengths are those of shards, and the final run
-    consists of shards as long as the longest one in `lengths`. Each of them therefore contains a
-    whole number of inner chunks.
+    dimension, the remaining elements form a final run, whose chunks are missing from the store. In
+    an array without shards, the final run is a single chunk.
+
+    If `sharded` is True, all lengths are those of shards. The shards of the final run are as long
+    as the longest shard in `lengths`, so that each contains a whole number of inner chunks.
     """
     first = start = 0
     for length, number in lengths:

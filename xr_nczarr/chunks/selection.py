@@ -27,9 +27,8 @@ class ReadRequest(NamedTuple):
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the corresponding axis of the `Selection`. If
-        `pointwise` is True, a dimension with a single index is read as an axis of length 1. Such an
-        axis has no entry in this list.
+        For each axis of the values that are read, the corresponding axis of the `Selection`. Axes
+        of length 1 are omitted if they result from a single index in a pointwise read.
     """
 
     selection: list[Any]
@@ -127,7 +126,10 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def transposed(self, order: Sequence[int]) -> Selection:
-        """Return the selection with its axes in a different order."""
+        """Return the selection with its axes in a different order.
+
+        `order` lists the current axes in the new order, as in `numpy.transpose`.
+        """
         place = {axis: number for number, axis in enumerate(order)}
         axes = tuple([tuple([place[axis] for axis in spanned]) for spanned in self.axes])
         return Selection(tuple([self.shape[axis] for axis in order]), self.selectors, axes)
@@ -190,11 +192,11 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Index a selector pointwise, and return the selected positions in the array.
+    """Index a selector pointwise, and return the array positions at the selected points.
 
-    `spanned` contains the axes along which the selector varies. `points` maps each indexed axis to
-    an index array, and contains at least one axis from `spanned`. In the result, the axes of the
-    points come first, followed by the selector's other axes.
+    `spanned` contains the axes along which the selector varies. `points` maps axes to index arrays,
+    and contains at least one axis from `spanned`. In the result, the axes of the points come first,
+    followed by those axes of the selector that are not indexed.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):

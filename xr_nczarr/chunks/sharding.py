@@ -55,7 +55,7 @@ class Shards:
         ]
         if any(level.wrapped for level in self.levels[1:]):
             raise UnsupportedError(
-                "codecs after an inner sharding codec are not supported", place="codecs"
+                "codecs that encode nested shards as a whole are not supported", place="codecs"
             )
         self.node = node
         # For each level, the number of innermost chunks along each dimension of a shard. The last
@@ -170,11 +170,13 @@ class Shards:
     ) -> list[ByteRange | None]:
         """Look up chunks in the shard indices at one nesting level.
 
-        `depth` is the nesting level, which is 0 for the outermost shards. For each chunk,
-        `shard_ranges` contains the byte range of its shard at this level. `source` reads the shard
-        indices. At the innermost level, return the byte range of each chunk. At any
-        other level, return the byte range of the nested shard that contains each chunk. The range
-        of a missing chunk or shard is None.
+        `depth` is the nesting level, which is 0 for the outermost shards. `shard_ranges` contains
+        the byte range of the shard that contains each chunk at this level. `source` reads the shard
+        indices.
+
+        At the innermost level, return the byte range of each chunk. At any other level, return the
+        byte range of the nested shard that contains each chunk. The range of a missing chunk or
+        shard is None.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
@@ -284,10 +286,11 @@ class _ShardReader(ABC):
                 yield memoryview(data)[start : start + span.length]
 
     def check_missing(self, key: str) -> None:  # noqa: B027
-        """Raise an error if a chunk may be missing only because the shard index is outdated.
+        """Raise an error if the index of a shard may be outdated.
 
-        `key` is the key of the shard. Only readers that cache indices raise this error. In all
-        other readers, this method does nothing.
+        This method is called with the key of a shard whose index lists a chunk as missing. Only
+        readers that cache shard indices raise the error. In all other readers, this method does
+        nothing.
         """
 
     @abstractmethod
@@ -351,10 +354,10 @@ class _VersionedReader(_ShardReader):
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise _ReplacedError if the shard index that lists a chunk as missing is from the cache.
+        """Raise _ReplacedError if the index of the shard `key` was taken from the cache.
 
-        The cached index may be outdated, so the shard must be read again. `key` is the key of the
-        shard.
+        This method is called if the index lists a chunk as missing. A cached index may be outdated,
+        so the index must be fetched again.
         """
         if key in self._kept:
             raise self._replaced(key)
