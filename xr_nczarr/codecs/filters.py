@@ -89,8 +89,8 @@ def build_typed(request: StepRequest) -> Step:
         )
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(
-            f"the input of codec {spec.name} must have a fixed size that is a multiple of the item "
-            f"size of dtype {quote(dtype)} ({flow.chunk})"
+            f"codec {spec.name} requires input of a fixed size that consists of whole items of "
+            f"dtype {quote(dtype)} ({flow.chunk})"
         )
     is_swapped = dtype != flow.dtype and dtype == flow.dtype.newbyteorder()
     if is_swapped and not spec.is_buffer_filter:
@@ -152,7 +152,7 @@ def build_bitround(request: StepRequest) -> Step:
 def build_sized(request: StepRequest) -> Step:
     """Build the `Step` for a codec whose encoded size depends only on the size of its input.
 
-    Such codecs are ``packbits``, ``base64`` and all checksums.
+    These codecs are ``packbits``, ``base64`` and all checksums.
     """
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
@@ -192,7 +192,10 @@ def _encoded_size(name: str, size: int) -> int:
 
 
 class _Crc32c(Checksum32):  # type: ignore[misc]
-    """The CRC-32C checksum in pure Python. At 10 MB/s, it is fast enough for shard indices."""
+    """A CRC-32C codec in pure Python, which is used if numcodecs does not provide this codec.
+
+    It processes 10 MB/s, which is fast enough for shard indices.
+    """
 
     codec_id = "crc32c"
     location = "end"

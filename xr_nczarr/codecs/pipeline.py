@@ -64,7 +64,7 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return a `Flow` for a codec whose output is an array of this dtype and shape."""
+        """Return a `Flow` for a codec whose output is an array of the given dtype and shape."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size, rounded=False)
 
@@ -87,9 +87,9 @@ class Flow:
     def of_unknown_size(self, limits: Limits, growth: int = 1) -> Flow:
         """Return a `Flow` for a codec whose output can have any number of bytes.
 
-        `growth` is the factor by which decoding may increase the size of the data in memory. The
-        maximum number of bytes is ``limits.max_chunk_bytes`` divided by `growth`, but at least
-        64 KiB.
+        The maximum number of bytes is ``limits.max_chunk_bytes`` divided by `growth`, but at least
+        64 KiB. `growth` is the largest factor by which the decoded data can be larger in memory
+        than the encoded data.
         """
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
@@ -163,9 +163,10 @@ class Step:
     place
         Name of the step for error messages.
     tolerance
-        For a lossy codec, a function that returns how much decoded values may differ from the
-        original values. For a lossless codec, None. If a codec itself raises an error for every
-        value that it must not change, the function is `unlimited_tolerance`.
+        Function that takes the original values, and returns how much the decoded values may differ
+        from them. The function `unlimited_tolerance` allows any difference. It is meant for codecs
+        that detect unacceptable changes themselves, such as ``cast_value``. If None, the codec
+        requires no check: it is lossless, or users choose it to round values, as with ``bitround``.
     decode_many
         Function that decodes several buffers in one call, which is faster than separate calls. The
         function returns None if the buffers must be decoded one by one, for example because one of
@@ -184,7 +185,8 @@ class Step:
 def unlimited_tolerance(_: NDArray[Any]) -> float:
     """Return infinity, which means that a codec may change values by any amount.
 
-    If a codec chain contains a `Step` with this `tolerance`, round trips are not checked.
+    If any `Step` of a codec chain has this `tolerance`, round trips through the chain are not
+    checked.
     """
     return math.inf
 
@@ -313,9 +315,8 @@ class ChunkCodec:
         Whether the chain decodes directly into an array that the caller passes. Otherwise, the
         decoded data is copied to this array.
     lossy
-        Whether encoding may change values by a limited amount. If so, `check_round_trip` must be
-        called after encoding. If the amount is unlimited, values cannot be checked, and `lossy` is
-        False.
+        Whether `check_round_trip` must be called after encoding. This is the case if at least one
+        step has a `tolerance`, unless one of the tolerances is `unlimited_tolerance`.
     decodes_many
         Whether `decode_many` is faster than decoding chunks one by one.
     """
@@ -424,7 +425,10 @@ class ChunkCodec:
             )
 
     def check_stored_size(self, size: int) -> None:
-        """Raise ChunkError if a stored chunk of `size` bytes cannot be valid."""
+        """Raise ChunkError if a stored chunk of `size` bytes is too short or too long.
+
+        Any size is accepted if the size of stored chunks depends on their values.
+        """
         expected = self.encoded.size
         if expected is not None and size != expected:
             problem = (

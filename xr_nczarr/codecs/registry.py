@@ -299,7 +299,7 @@ def _place(spec: CodecSpec) -> str:
 def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
     """Return the function that builds a codec.
 
-    If several codecs have the same name, they take precedence in this order: codecs passed by the
+    If several codecs have the same name, the first one in this order is used: codecs passed by the
     caller, codecs of this package, codecs registered with numcodecs, plugins for zarr-python (if
     `plugins` is True), and plugins for numcodecs.
     """

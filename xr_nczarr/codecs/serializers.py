@@ -35,9 +35,10 @@ _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 def build_bytes(request: StepRequest) -> Step | None:
     """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
 
-    Most arrays have the stored byte order in memory, so no bytes have to be swapped. Arrays whose
-    dtype is defined by another package are an exception: they always have native byte order in
-    memory. If such an array were byte-swapped, assigning a scalar to it would store the scalar in
+    The dtype of most arrays has the stored byte order, so no bytes have to be swapped. There are
+    two exceptions. If an earlier codec converts the data type, the array's dtype does not determine
+    the stored byte order. If the dtype is defined by another package, its byte order is always
+    native, because assigning a scalar to a byte-swapped array of such a dtype stores the scalar in
     the wrong byte order (NumPy with ml_dtypes 0.6).
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
@@ -201,9 +202,9 @@ def build_categorize(request: StepRequest) -> Step:
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         raise MetadataError(
-            f'codec parameters "dtype" and "astype" are {quote(codec.dtype)} and '
-            f"{quote(codec.astype)}; expected the dtype of the input and an integer dtype "
-            f"({flow.chunk})"
+            f'codec parameter "dtype" is {quote(codec.dtype)}, and "astype" is '
+            f'{quote(codec.astype)}; expected the dtype of the input as "dtype", and an integer '
+            f'dtype as "astype" ({flow.chunk})'
         )
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
     return replace(step, tolerance=lambda _: 0)
