@@ -94,10 +94,10 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable object that stands for the document's value in a cache.
+        """A hashable object that can be used to cache the results of parsing the document.
 
-        Documents with equal `content` have equal values. For a member of another document,
-        `content` is computed by `cache_key_of`. For any other document, it is the stored data.
+        Documents with equal `content` have equal values. If this document is a member of another
+        document, `content` is computed by `cache_key_of`. Otherwise, it is the stored data.
         """
         return self._data
 
@@ -110,9 +110,10 @@ class Document:
         return _Member(self, name, self.key if key is None else key)
 
     def attributes(self, member: str | None = None) -> Attributes:
-        """Return the user attributes, which are the value of a member or the whole document.
+        """Return the user attributes that this document contains.
 
-        `member` is the name of the member. None means the whole document.
+        `member` is the name of the member that contains them. If it is None, the attributes are the
+        whole document.
 
         Raises
         ------
@@ -132,7 +133,10 @@ class Document:
 
     @cached_property
     def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
-        """The document as valid JSON, and the (start, end) span of each member's value in it."""
+        """The document as valid JSON, and the span of each member's value in this JSON.
+
+        A span consists of a start and an end.
+        """
         strict = strict_text(self._text())
         return strict, strict.members(0)
 
@@ -193,9 +197,9 @@ def render_json(value: Json) -> bytes:
 def edited(document: Document, changes: Mapping[tuple[str, ...], Json]) -> bytes:
     """Render a document with changes to some of its members.
 
-    `changes` contains the new value of each changed member. Its keys are the sequences of nested
-    names that lead to these members. New members are appended to the object that contains them. The
-    text of unchanged members is kept verbatim.
+    `changes` maps members to their new values. Each member is identified by the sequence of nested
+    names that leads to it, such as ``("attributes", "units")``. A new member is appended to the
+    object that contains it. The text of unchanged members is kept verbatim.
     """
     below: dict[str, dict[tuple[str, ...], Json]] = {}
     for (name, *names), value in changes.items():

@@ -74,9 +74,9 @@ def parse_fill_value(
 
     Variable-length items are strings if `text` is True, and bytes otherwise.
 
-    Some notations, such as Base64, encode the bytes of the fill value. These bytes have the dtype
-    `bytes_dtype`, including its byte order. By default, they are little-endian, as Zarr v3
-    prescribes, regardless of the byte order that the codecs use.
+    Some notations, such as Base64, encode the bytes of the fill value. `bytes_dtype` is the dtype
+    of these bytes, which also determines their byte order. By default, they are little-endian, as
+    Zarr v3 prescribes, regardless of the byte order that the codecs use.
     """
     if value is None:
         return None

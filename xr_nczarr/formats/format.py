@@ -102,8 +102,8 @@ class Format(ABC):
     mixes_byte_orders
         Whether the fields of a structured type can differ in byte order.
     requires_fill_value
-        Whether every array must have a fill value. If so, the fill value of an array does not imply
-        that values of the array are missing.
+        Whether every array must have a fill value. If so, values equal to the fill value are not
+        necessarily missing values.
     separates_attributes
         Whether a node's attributes are stored in a separate document.
     separates_compressor
@@ -270,7 +270,8 @@ class Format(ABC):
     def _check_features(self, node: ArrayNode) -> None:
         """Raise UnsupportedError if an array has a feature that this Zarr version does not support.
 
-        The features checked are shards, rectilinear chunk grids and chunk keys.
+        The features checked are shards, rectilinear chunk grids, and the encoding and separator of
+        chunk keys.
         """
         keys, separator = node.chunk_keys, node.chunk_keys.separator
         storable = [

@@ -19,8 +19,8 @@ POINTER_BYTES = 8
 def parse_codecs(value: Json, place: str, itemsize: int) -> tuple[CodecSpec, ...]:
     """Parse a codec or a list of codecs in numcodecs notation. None means no codecs.
 
-    netCDF-C can write a shuffle codec with an element size of 0. In that case, `itemsize` (in
-    bytes) is used instead. If a shuffle codec has no element size, it is 4, as in numcodecs.
+    If a shuffle codec does not specify its element size, the size is 4 bytes, as in numcodecs. If
+    the element size is 0, which netCDF-C can write, it is replaced with `itemsize` (in bytes).
     """
     listed = [] if value is None else value if isinstance(value, list) else [value]
     specs = []

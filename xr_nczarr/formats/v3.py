@@ -166,8 +166,8 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
     """Parse the metadata of an array, except its attributes.
 
-    The returned node has the path of the root. The caller caches this node. For each array with
-    equal metadata, `ArrayNode.at_path` then creates a copy with the array's own path.
+    The returned node has the path of the root, because the caller caches it for all arrays with the
+    same metadata. For each of them, `ArrayNode.at_path` creates a copy with the right path.
     """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):

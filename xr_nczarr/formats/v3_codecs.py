@@ -96,9 +96,9 @@ def _parse_level(
 ) -> Chain:
     """Parse a list of codecs, including the codecs of nested shards.
 
-    `shape` is the shape of a shard or chunk at this level of nesting. If a ``transpose`` precedes
-    an outer ``sharding_indexed``, the axes of the codecs' input are in a different order from those
-    of the array. `order` contains the array's axis that corresponds to each axis of the input.
+    `shape` is the shape of a shard or chunk at this level of nesting, in the axis order of the
+    array. `order` lists the array's axes in the order in which the codecs of this level receive
+    them. The two orders differ if a ``transpose`` precedes an outer ``sharding_indexed``.
 
     The byte order remains a parameter of the ``bytes`` codec. `move_byte_order` later moves it to
     the dtype.
@@ -342,8 +342,8 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
     """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
     `kinds` maps the name of each codec from another package to ``"array-array"``,
-    ``"array-bytes"`` or ``"bytes-bytes"``. In the returned chain, the `document` of these codecs is
-    their v3 JSON.
+    ``"array-bytes"`` or ``"bytes-bytes"``. In the returned chain, each of these codecs contains its
+    v3 JSON as `document`.
 
     Raises
     ------
