@@ -130,7 +130,7 @@ class ChunkedArray:
 
     @cached_property
     def _max_object_bytes(self) -> int | None:
-        """The maximum accepted size of a stored chunk, in bytes.
+        """The maximum size in bytes that a stored chunk may have in order to be read.
 
         This is twice the maximum encoded size, plus 1 MiB. It is None if the chunks are in shards,
         or if the size of a decoded chunk depends on its values.

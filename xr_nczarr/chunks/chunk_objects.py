@@ -76,7 +76,7 @@ class ChunkObjects:
         spans = [(chunk, start, length) for chunk, spans in wanted for start, length in spans]
         return self._request_with_alternative(spans, request)
 
-    def chunks_beside(self, chunk: Index) -> list[Index]:
+    def chunks_stored_with(self, chunk: Index) -> list[Index]:
         """Return a list that contains only `chunk`, because each object contains one chunk."""
         return [chunk]
 

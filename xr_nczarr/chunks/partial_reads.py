@@ -22,7 +22,7 @@ class Window(NamedTuple):
     Attributes
     ----------
     spans
-        Start and length of each range in bytes. A range consists of adjacent rows of the chunk.
+        Start and length of each range in bytes.
     shape
         Shape of the box in elements. It has as many dimensions as the chunk.
     source
@@ -41,8 +41,8 @@ def byte_window(
 
     Return None if the whole chunk must be read. Chunks of fixed-width strings are always read as a
     whole, because a writer may have increased the width of the strings after the metadata was read.
-    Byte ranges computed from the metadata would then be wrong, which only the size of a whole chunk
-    reveals.
+    Byte ranges computed from the metadata would then be wrong. Only the size of the whole chunk
+    reveals such a change.
 
     Parameters
     ----------
@@ -87,9 +87,10 @@ def byte_window(
 def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:
     """Return the runs of rows to read, and an index that selects the wanted rows from these runs.
 
-    A run is a range of consecutive rows, given as a (start, length) pair. `item` selects the rows,
-    and `extent` contains the first and the last selected row. If two selected rows are at most
-    `max_gap` rows apart, they are in the same run, which also contains the rows between them.
+    A row is the part of a chunk at one index along a dimension. A run is a range of consecutive
+    rows, given as a (start, length) pair. `item` selects the rows, and `extent` contains the first
+    and the last selected row. If two selected rows are at most `max_gap` rows apart, they are in
+    the same run, which also contains the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):

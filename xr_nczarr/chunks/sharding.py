@@ -235,7 +235,7 @@ class Shards:
         parts = {within: self._assemble(depth + 1, members) for within, members in groups.items()}
         return self.levels[depth].assemble(parts)
 
-    def chunks_beside(self, chunk: Index) -> list[Index]:
+    def chunks_stored_with(self, chunk: Index) -> list[Index]:
         """Return the grid indices of all chunks in the same shard as `chunk`, including `chunk`.
 
         Chunks that lie outside the array are omitted.

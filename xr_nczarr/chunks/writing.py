@@ -51,7 +51,7 @@ class PartWriter:
 
         def overwritten() -> Iterator[tuple[str, Bytes]]:
             for key, parts in objects.items():
-                chunks = self.layout.chunks_beside(next(iter(parts)))
+                chunks = self.layout.chunks_stored_with(next(iter(parts)))
                 if len(parts) == len(chunks) and all(part.complete for part in parts.values()):
                     yield from self._encoded(key, parts, {})
                 else:
