@@ -83,7 +83,7 @@ class Document:
         ------
         MetadataError
             If the document is not valid UTF-8 or JSON, an object has duplicate names, values are
-            nested beyond ``max_depth``, or a string contains lone surrogates.
+            nested more than ``max_depth`` levels deep, or a string contains lone surrogates.
         """
         with ErrorContext(key=self.key):
             text = self._text()
@@ -247,7 +247,7 @@ def cache_key_of(value: Json) -> Hashable:
 def read_object(value: Json, place: str | None) -> dict[str, Json]:
     """Return `value` if it is a JSON object, or raise a MetadataError that names `place`.
 
-    `place` is the location of `value` in its document. None means the whole document.
+    `place` is the location of `value` in its document, or None if `value` is the whole document.
     """
     if not isinstance(value, dict):
         raise unexpected(value, "an object", place)
@@ -257,7 +257,7 @@ def read_object(value: Json, place: str | None) -> dict[str, Json]:
 def read_list(value: Json, place: str | None) -> list[Json]:
     """Return `value` if it is a list, or raise a MetadataError that names `place`.
 
-    `place` is the location of `value` in its document. None means the whole document.
+    `place` is the location of `value` in its document, or None if `value` is the whole document.
     """
     if not isinstance(value, list):
         raise unexpected(value, "a list", place)
@@ -267,8 +267,8 @@ def read_list(value: Json, place: str | None) -> list[Json]:
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
     """Return `value` if it is a string, or raise a MetadataError that names `place`.
 
-    If `choices` is not empty, the string must be one of them. `place` is the location of
-    `value` in its document, and None means the whole document.
+    If `choices` is not empty, the string must be one of them. `place` is the location of `value` in
+    its document, or None if `value` is the whole document.
     """
     if not isinstance(value, str) or (choices and value not in choices):
         raise unexpected(value, " or ".join(f'"{text}"' for text in choices) or "a string", place)
@@ -279,7 +279,7 @@ def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
     """Return `value` if it is an integer, or raise a MetadataError that names `place`.
 
     The integer must be in the range from `least` to 2**63 - 1. Floats and booleans are rejected.
-    `place` is the location of `value` in its document, and None means the whole document.
+    `place` is the location of `value` in its document, or None if `value` is the whole document.
     """
     if type(value) is not int or not least <= value < 2**63:
         raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
@@ -290,8 +290,8 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
     """Convert a JSON list of lengths to a shape, or raise a MetadataError that names `place`.
 
     The list may contain at most 64 integers, each of which must be at least `least`. The product of
-    the nonzero lengths must be below 2**63. `place` is the location of `value` in its document, and
-    None means the whole document.
+    the nonzero lengths must be below 2**63. `place` is the location of `value` in its document, or
+    None if `value` is the whole document.
     """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
@@ -306,7 +306,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 def read_chunk_shape(value: Json, place: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Parse the chunk shape of an array whose shape is `shape`.
 
-    A chunk length of zero is allowed only along a dimension of length zero, and is replaced by one.
+    A chunk length of zero is allowed only along a dimension of length zero. It is replaced with 1.
     `place` is the location of `value` in its document, for error messages.
 
     Raises
@@ -345,7 +345,7 @@ def without(members: Mapping[str, Json], known: Collection[str]) -> dict[str, Js
 def required(members: Mapping[str, Json], name: str, place: str | None = None) -> Json:
     """Return a member of a JSON object, or raise MetadataError if the member is missing.
 
-    `place` is the object's location in its document. None means the document itself.
+    `place` is the object's location in its document, or None if the object is the whole document.
     """
     if name not in members:
         place = name if place is None else f"{place}.{name}"

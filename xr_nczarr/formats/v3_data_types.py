@@ -55,7 +55,7 @@ def read_definition(value: Json, place: str) -> tuple[str, dict[str, Json]]:
 def check_members(members: Collection[str], known: Collection[str], place: str | None) -> None:
     """Raise UnsupportedError if a JSON object has members that are not in `known`.
 
-    `place` is the object's location in its document. None means the document itself.
+    `place` is the object's location in its document, or None if the object is the whole document.
     """
     extra = sorted(set(members) - set(known))
     if extra:
