@@ -206,6 +206,8 @@ class ChunkedArray:
         MissingChunkError
             If a chunk is missing, and either ``missing_chunks="raise"`` is set or the array has no
             fill value.
+        IndexError
+            If an index is outside the array.
         StorageError
             If the store fails to read a chunk. A missing chunk does not count as a failure.
         """
@@ -267,10 +269,21 @@ class ChunkedArray:
             Whether to store chunks that contain only fill values. If False, such chunks are
             deleted.
         submit
-            Function that schedules the write of one stored object. It is called with a function
-            that writes the object, the argument to pass to that function, and the decoded size of
-            the affected chunks in bytes. If None, all objects are written immediately. Otherwise,
-            `values` must not change until all objects are written.
+            Function that schedules the write of one stored object. Its arguments are a function
+            that writes the object, the argument to pass to that function, and a number of bytes.
+            This number is the decoded size of the affected chunks. If `submit` is None, all objects
+            are written immediately. Otherwise, `values` must not change until all objects are
+            written.
+
+        Raises
+        ------
+        ChunkError
+            If a chunk cannot be encoded, if a filter would change a value beyond its tolerance, or
+            if a stored chunk cannot be decoded.
+        IndexError
+            If an index is outside the array.
+        StorageError
+            If the store fails to read or write an object.
         """
         codec, layout = self.codec, self.layout
         plan = self.plan(selection)

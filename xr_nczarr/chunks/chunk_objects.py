@@ -28,7 +28,7 @@ class ChunkObjects:
     If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
     up with the alternative separator; see `ArrayNode.key_notations`. An array can contain keys with
     both separators. For example, a program that knows only one separator does not find chunks whose
-    keys contain the other one, and writes these chunks again under new keys.
+    keys contain the other one. When it writes these chunks, it creates new keys.
     """
 
     def __init__(self, node: ArrayNode) -> None:

@@ -1,7 +1,7 @@
 """Combine any sequence of selections and transpositions of an array into a single read.
 
-xarray can also combine selections, but it lets indices below ``-size`` wrap around instead of
-rejecting them, and treats each element of a transposed array as a separate point.
+xarray can also combine selections. However, it lets indices below ``-size`` wrap around instead of
+rejecting them. It also treats each element of a transposed array as a separate point.
 """
 
 from __future__ import annotations
