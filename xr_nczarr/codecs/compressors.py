@@ -326,8 +326,9 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
     The function releases the GIL while it decodes. It returns None if the chunks have to be decoded
     one by one.
 
-    There is no such function if `size` is None, zero or large, or if the ``zstandard`` package is
-    not installed or cannot decode several chunks in one call. In these cases, return None.
+    There is no such function if `size` is None, zero or large. There is also none if the
+    ``zstandard`` package is not installed, or cannot decode several chunks in one call. In these
+    cases, return None.
     """
     zstandard = _zstandard()
     if zstandard is None or not size or size > _ZSTD_BATCHED:

@@ -346,9 +346,9 @@ class ChunkCodec:
         """Undo the last codec of the chain for several chunks in one call.
 
         Return a new chain, which consists of the remaining codecs, and the partially decoded data
-        of each chunk. Missing chunks remain None. If fewer than two chunks are present, if the last
-        codec cannot decode several chunks at once, or if a chunk may be damaged, return `self` and
-        the chunks unchanged.
+        of each chunk. Missing chunks remain None. Return `self` and the chunks unchanged if fewer
+        than two chunks are present, or if the last codec cannot decode them in one call. For
+        example, one of them may be damaged.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None

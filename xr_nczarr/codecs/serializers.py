@@ -38,8 +38,8 @@ def build_bytes(request: StepRequest) -> Step | None:
     The dtype of most arrays has the stored byte order, so no bytes have to be swapped. There are
     two exceptions. If an earlier codec converts the data type, the array's dtype does not determine
     the stored byte order. If the dtype is defined by another package, its byte order is always
-    native, because assigning a scalar to a byte-swapped array of such a dtype stores the scalar in
-    the wrong byte order (NumPy with ml_dtypes 0.6).
+    native. The reason is that assigning a scalar to a byte-swapped array of such a dtype stores the
+    scalar in the wrong byte order (NumPy with ml_dtypes 0.6).
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
