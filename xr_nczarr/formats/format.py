@@ -154,8 +154,8 @@ class Format(ABC):
     def locate(self, change: Change) -> tuple[str, tuple[str, ...]]:
         """Return the location of the changed member in the stored documents.
 
-        The location consists of the key of the document that contains the member, and the sequence
-        of nested names that leads to the member's value in this document.
+        The location consists of two items: the key of the document that contains the member, and
+        the sequence of nested names that leads to it.
         """
         node, member = change.node, change.member
         if change.holder == "sidecars":

@@ -350,9 +350,9 @@ def render_data_type(dtype: DType, stored: Json = None) -> Json:
     `stored` is the data type in the array's original metadata. If this type still describes
     `dtype`, return it unchanged.
 
-    Otherwise, numeric types are rendered by name without a byte order, raw bytes by a name such as
-    ``r16``, and all other types as an extension with a typestring. If the extension has a fixed
-    item size, raw bytes are declared as its fallback.
+    Otherwise, numeric types are rendered by name, without a byte order. Raw bytes are rendered by a
+    name such as ``r16``. All other types are rendered as an extension with a typestring. If the
+    items of such a type have a fixed size, raw bytes are declared as the fallback type.
     """
     if typestrings.describes(stored, dtype, partial(parse_data_type, fallback=True)):
         return stored
@@ -386,8 +386,8 @@ def _parse_codecs(
 ) -> list[CodecSpec]:
     """Build the codecs of an array from its memory layout, filters, codecs and compressor.
 
-    `members` is the JSON object that describes the array, `filters` is the result of
-    `_parse_filters`, `rank` is the number of dimensions, and `itemsize` is the size of an item in
+    `members` is the JSON object that describes the array, and `filters` is the result of
+    `_parse_filters`. `rank` is the number of dimensions, and `itemsize` is the size of an item in
     bytes.
     """
     specs: list[CodecSpec] = []
