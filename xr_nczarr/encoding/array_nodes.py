@@ -61,8 +61,8 @@ def make_node(
     Raises
     ------
     NczarrError
-        If the Zarr version cannot store the array, or if the caller requested an unavailable codec,
-        or chunks, shards or codecs that do not suit the array.
+        If the Zarr version cannot store the array, if a requested codec is unavailable, or if the
+        requested chunks, shards or codecs do not suit the array.
     TypeError
         If a chunk length is not an integer, or ``chunk_key_encoding`` has the wrong type.
     """
@@ -127,9 +127,10 @@ def make_node(
 
 
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
-    """Replace the fill value with 0, or the dtype's equivalent, if the codecs cannot encode it.
+    """Return a node whose fill value the codecs can encode.
 
-    Otherwise, the node is returned unchanged.
+    If the codecs cannot encode the fill value of `node`, it is replaced with the empty value of the
+    dtype, such as 0 (see `zero`). Otherwise, return `node` itself.
     """
     try:
         check_fill(node)
@@ -187,7 +188,7 @@ def _adapted_shapes(
     shape: tuple[int, ...],
     growing: Sequence[bool],
 ) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None, str]:
-    """Adapt inherited chunks and shards to an array.
+    """Adapt inherited chunks and shards to an array, and describe the changes.
 
     `encoding` is the encoding that was set when the variable was opened. As in `to_zarr`, the
     shapes of chunks and shards are kept where possible:
@@ -199,8 +200,8 @@ def _adapted_shapes(
     - The shapes are dropped if the rank has changed, if chunk lengths vary along a dimension, or if
       the original order of the axes is unknown.
 
-    Return the adapted chunk lengths and shards, and a description of the changes, which is empty if
-    nothing changed.
+    Return the adapted chunk lengths, the adapted shards, and a description of the changes. If
+    nothing changed, the description is empty.
     """
     if chunks is None:
         return None, shards, ""
@@ -238,7 +239,9 @@ def _has_original_shape(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> 
 def _original_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return the axis that each dimension had in the opened variable, or None if it is unknown.
+    """Return the axis that each dimension had in the opened variable.
+
+    Return None if the original order of the axes is unknown.
 
     Renamed dimensions are assumed to have kept their order.
     """
@@ -272,14 +275,14 @@ def chunk_shape(
        most 4 MiB.
 
     If `allow_longer` is True, the array must be one-dimensional. Rule 3 then starts with a chunk of
-    at least 512 elements and at least 4 KiB, even if the array is shorter. The minimum of 4 KiB is
-    that of netCDF-C.
+    at least 512 elements and at least 4 KiB, even if the array is shorter. netCDF-C also uses
+    the minimum of 4 KiB.
 
     Raises
     ------
     ConflictError
-        If the rank of the requested shape differs from that of the array, or if a length is less
-        than -1, or is 0 although the dimension is not empty.
+        If the rank of the requested shape differs from that of the array, if a length is less than
+        -1, or if a length is 0 along a dimension that is not empty.
     TypeError
         If a requested length is not an integer.
     """
@@ -317,9 +320,10 @@ def shard_specs(
     *,
     required: bool,
 ) -> tuple[ShardSpec, ...]:
-    """Return the specification of the shards that an encoding requests.
+    """Return the specification of the requested shards, as a tuple with one item.
 
-    The result is an empty tuple if no shards are requested, or if invalid shards are ignored.
+    The tuple is empty if no shards are requested, or if the requested shards are invalid and
+    `required` is False.
 
     Parameters
     ----------

@@ -17,10 +17,11 @@ _Options = ParamSpec("_Options")
 def blockwise(
     function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
 ) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
-    """Decorate a function that transforms a NumPy array so that it also accepts a dask array.
+    """Make a function that was written for NumPy arrays accept dask arrays too.
 
-    The first two parameters of the function must be the array and the dtype of the result. The
-    function is applied to each block of a dask array when the block is computed.
+    This is a decorator. The first two parameters of the function must be the array and the dtype of
+    the result. For a dask array, the decorated function returns another dask array. The original
+    function is applied to each block when that block is computed.
     """
 
     @wraps(function)
@@ -38,7 +39,7 @@ def blockwise(
 def largest(function: Callable[[Any], int], data: Any) -> int:
     """Apply a function to each block of a dask array, and return the largest result.
 
-    This computes the dask array. A NumPy array is treated as a single block.
+    The dask array is computed immediately. A NumPy array is treated as a single block.
     """
     if not hasattr(data, "dask"):
         return function(np.asarray(data))
@@ -52,8 +53,8 @@ def _result(block: Any, function: Callable[[Any], int]) -> Any:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether this package created a dask array in order to read an opened variable.
+    """Return whether a dask array reads a variable of an opened store lazily.
 
-    Any other dask array was passed by the caller.
+    This package creates such arrays. Any other dask array was passed by the caller.
     """
     return any(str(name).startswith(OPENED) for name in data.dask.layers)

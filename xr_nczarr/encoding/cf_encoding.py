@@ -1,14 +1,14 @@
 """Encode values according to the CF conventions, and check that decoding reproduces them.
 
 Encoded numbers and times are decoded and compared with the original values. How much rounding is
-accepted depends on who chose the encoding:
+accepted depends on whether the variable is new:
 
-- The caller chooses the encoding of a new variable. Numbers may therefore be rounded as much as its
-  dtype and its packing require. Times may be rounded only if they are stored as floats.
-- When values are added to a stored variable, its encoding is fixed. Numbers may be rounded to its
-  packing step, unless their own encoding specifies a different packing. Floats may also be rounded
-  to the precision of the stored float type. Apart from such rounding, decoding must reproduce the
-  values exactly.
+- The encoding of a new variable is the caller's choice. Numbers may therefore be rounded as much as
+  the requested dtype and packing require. Times may be rounded only if they are stored as floats.
+- The encoding of a stored variable is fixed. Numbers that are added to the variable may be rounded
+  to its packing step. This does not apply to numbers whose own encoding specifies a different
+  packing. Floats may also be rounded to the precision of the stored float type. Apart from such
+  rounding, decoding must reproduce the values exactly.
 """
 
 from __future__ import annotations
@@ -134,11 +134,11 @@ def _with_real_numbers(variable: Variable, encoding: Mapping[str, Any], name: st
 
 
 def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
-    """Decode the stored variables that `dataset` also contains, and return them by name.
+    """Return a dict of the stored variables that `dataset` also contains, decoded by xarray.
 
-    xarray normally joins characters into strings along their last dimension. If the variable in
-    `dataset` has the same dimensions as the stored array of characters, it consists of characters
-    too. In that case, the stored characters are not joined.
+    xarray normally joins an array of characters into strings along its last dimension. If the
+    variable in `dataset` has the same dimensions as the stored array of characters, it consists of
+    characters too. In that case, the stored characters are not joined.
     """
     present = {str(name): stored[name] for name in dataset.variables if name in stored}
     for variable in present.values():
@@ -194,8 +194,8 @@ def encode_as_stored(
     ConflictError
         If decoding would not reproduce the values. Examples are times that are not multiples of the
         stored units, numbers that are out of range, missing values without a `_FillValue`, and
-        strings that are too long. If the stored variable is not packed, fractions cannot be stored
-        as integers either, nor integers as floats that would round them.
+        strings that are too long. Two more examples apply if the stored variable is not packed:
+        fractions that would be stored as integers, and integers that would be rounded to floats.
     """
     assert target.node is not None
     name = target.name
@@ -271,8 +271,8 @@ def has_same_decoding(variable: Variable, stored: Variable) -> bool:
 def _check_kind(new: Variable, stored: Variable, name: str) -> None:
     """Raise ConflictError if the new values and the stored values are of different kinds.
 
-    Numbers, times and strings are different kinds. Numbers may nevertheless be appended to stored
-    times or overwrite them, because such numbers are assumed to be undecoded times.
+    Numbers, times and strings are different kinds. However, numbers are accepted for a stored
+    variable of times, because they are assumed to be undecoded times.
     """
     units = stored.encoding.get("units")
     new_kind, stored_kind = (

@@ -88,9 +88,9 @@ def requested_codecs(
     If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`, so that every build
     of netCDF-C can read them without plugins.
 
-    If netCDF's flags request a compression other than Blosc, the shuffle filter is added, unless
-    ``shuffle`` is False. If the Zarr version has no filters, shuffle is added only if ``shuffle``
-    is True.
+    If netCDF's flags request a compression method other than Blosc, the shuffle filter is added,
+    unless ``shuffle`` is False. If the Zarr version has no filters, shuffle is added only if
+    ``shuffle`` is True.
 
     If `shuffles` is False, the shuffle filter is left out, unless the codecs come from the keys of
     xarray's zarr engine (item 1). Pass False for strings and variable-length items, because other
@@ -202,7 +202,7 @@ def _configuration(codec: Any) -> dict[str, Any]:
         return {**converted(codec["id"], without(codec, ("id",)), "codecs"), "id": codec["id"]}
     if not isinstance(codec, Mapping) or not isinstance(codec.get("name"), str):
         raise UnsupportedError(
-            'a codec must be specified as an object, a name, or a mapping with "id" or "name", not '
+            'a codec must be a codec object, a name, or a mapping with the key "id" or "name", not '
             f"{quote(repr(codec))}"
         )
     name = codec["name"].removeprefix("numcodecs.")

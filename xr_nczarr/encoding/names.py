@@ -29,8 +29,8 @@ def stored_name(name: Hashable) -> str:
     TypeError
         If the name is neither a string nor None.
     ConflictError
-        If the name is empty, contains a NUL, a slash or a backslash, or is reserved, such as
-        ``zarr.json``.
+        If the name is empty, if it contains a NUL, a slash or a backslash, or if it is reserved.
+        For example, ``zarr.json`` is a reserved name.
     """
     if name is None:
         return NONE_NAME

@@ -17,7 +17,7 @@ SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
 """The keys of an encoding that error messages show."""
 
 _WIDER_DTYPE = (
-    "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in the encoding. Call "
+    "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in the encoding, or call "
     "drop_encoding() to discard the encoding inherited from the source"
 )
 _MIN_REDUCED_SIZE = 4096
@@ -37,7 +37,7 @@ rounded to floats only if the caller requests it or the variable is packed.
 def encode_numbers(
     data: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], rounding: Rounding, name: str
 ) -> Any:
-    """Convert numbers to the stored dtype, with the packing and the fill value of an encoding.
+    """Convert numbers to the stored dtype, applying the packing and fill value of an encoding.
 
     Raises
     ------
@@ -92,8 +92,8 @@ def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[An
 
     The other numbers must be checked too in two cases:
 
-    - If integers are packed as floats, a number between the minimum and the maximum may be off by
-      more than one packing step.
+    - If integers are converted to floats for packing, a number between the minimum and the maximum
+      may be rounded too much. For example, float64 can represent 0 and 2**60, but not 2**60 - 1.
     - If `dtype` is bool, 0 and 1 can be represented, but numbers between them cannot.
     """
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
@@ -121,11 +121,14 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
 
 
 def _is_marked(data: Any, encoding: Mapping[str, Any]) -> Any:
-    """Return whether each number already equals a missing value of an encoding without packing.
+    """Return a mask of the numbers that already equal a missing value of an encoding.
 
-    The caller considers such numbers missing too, for example in a dataset that was opened with
-    ``mask_and_scale=False``. This does not apply to floats that are added to a stored variable,
-    because in them, NaN marks missing data.
+    Such numbers are assumed to mark missing data, for example in a dataset that was opened with
+    ``mask_and_scale=False``. If the encoding has a packing, the mask is False everywhere, because
+    the numbers are not packed yet.
+
+    When floats are added to a stored variable, the caller ignores the mask, because only NaN marks
+    missing data in such floats.
     """
     marked = np.zeros(data.shape, bool)
     for mark in () if is_packed(encoding) else missing_values(encoding):
@@ -231,8 +234,8 @@ def real_numbers(
 ) -> Any:
     """Convert complex numbers to a dtype of real numbers.
 
-    `encoding` and `stored`, the dtype in which the numbers will be stored, are only shown in the
-    error message.
+    The numbers will later be encoded with `encoding`, and stored in the dtype `stored`. Both are
+    used only for the error message.
 
     Raises
     ------
@@ -276,9 +279,9 @@ def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
     """Check that an integer dtype can represent the fill value of an encoding.
 
-    If ``_Unsigned`` specifies a different signedness, it is sufficient that the signed or the
-    unsigned dtype can represent the fill value. For example, both -1 and 255 are accepted for int8
-    with ``_Unsigned="true"``. Dtypes other than integers are not checked.
+    If ``_Unsigned`` makes a signed dtype unsigned or vice versa, it is sufficient that one of the
+    two dtypes can represent the fill value. For example, both -1 and 255 are accepted for int8 with
+    ``_Unsigned="true"``. Dtypes other than integers are not checked.
 
     Raises
     ------
@@ -294,10 +297,11 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def marks_nothing(encoding: Mapping[str, Any]) -> bool:
-    """Return whether ``missing_value`` marks no values, because its numbers do not fit the dtype.
+    """Return whether none of the numbers in ``missing_value`` fit the dtype of an encoding.
 
-    This is the case if the encoding has an integer dtype in which none of these numbers can be
-    represented. xarray would round the numbers, and thereby mark other values as missing.
+    Such numbers mark no stored values as missing. However, xarray would round them to the dtype,
+    and thereby mark other values as missing. The result is False unless the dtype is an integer
+    dtype and ``missing_value`` contains numbers.
     """
     dtype = np.dtype(encoding.get("dtype", "f8"))
     marks = np.asarray(encoding.get("missing_value")).ravel()
@@ -309,8 +313,8 @@ def marks_nothing(encoding: Mapping[str, Any]) -> bool:
 def _is_storable(mark: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> bool:
     """Return whether a number can be represented in an integer dtype.
 
-    If ``_Unsigned`` specifies a different signedness, it is sufficient that the signed or the
-    unsigned dtype can represent the number.
+    If ``_Unsigned`` makes a signed dtype unsigned or vice versa, it is sufficient that one of the
+    two dtypes can represent the number.
     """
     ranges = [np.iinfo(dtype), np.iinfo(_dtype_by_unsigned(dtype, encoding))]
     is_whole = mark.dtype.kind in "biuf" and np.isfinite(mark) and mark == round(mark.item())

@@ -1,4 +1,7 @@
-"""Convert strings to a stored type: variable-length or fixed-width strings, bytes or characters."""
+"""Convert strings to the types in which they are stored.
+
+Strings can be stored as variable-length strings, fixed-width strings, bytes or characters.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,11 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 
 
 def typed_text(variable: Variable, name: str) -> Variable:
-    """Convert dask arrays of strings, and NumPy StringDType arrays, to xarray's string dtype.
+    """Convert the strings of a variable to xarray's string dtype.
 
-    Missing strings become empty strings, as in xarray. Any other variable is returned unchanged.
+    Only NumPy arrays of StringDType, and dask arrays of objects that are all strings, are
+    converted. Any other variable is returned unchanged. Missing strings become empty strings, as in
+    xarray.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=without_missing(variable.data, TEXT))
@@ -70,12 +75,20 @@ def check_items(variable: Variable, name: str) -> None:
 def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool) -> Variable:
     """Convert strings, bytes and objects to a type that can be stored.
 
+    Values of other types, such as numbers, are not converted.
+
     Parameters
     ----------
     characters
         Whether to convert byte strings to characters even if the encoding does not request it.
     joined
         Whether xarray joined characters into these strings when it opened the variable.
+
+    Raises
+    ------
+    ConflictError
+        If an object would lose trailing NULs in a fixed-width dtype, or if bytes to be stored as
+        strings are not valid UTF-8.
     """
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
     becomes_fixed = is_bytes_dtype(variable.dtype) or variable.encoding.get("dtype") == "S1"
@@ -146,8 +159,8 @@ def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
     Parameters
     ----------
     width
-        The width in bytes, which is ignored in plain Zarr. If `width` is None but a width is
-        required, it is that of the longest string or of the fill value, whichever is longer.
+        The width in bytes, which is ignored in plain Zarr. If `width` is None but NCZarr requires a
+        width, it is the width of the longest string, including the fill value.
 
     Raises
     ------

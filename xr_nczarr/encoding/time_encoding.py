@@ -42,8 +42,8 @@ def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: st
     """Check that an encoding can represent the times of a variable, and return the variable.
 
     Values that are not times are returned unchanged. NumPy times are converted to a unit in which
-    xarray can encode them or, in calendars that NumPy does not support, to cftime dates. xarray's
-    default encoding needs no check.
+    xarray can encode them or, in calendars that NumPy does not support, to cftime dates. If the
+    encoding is empty, the times need no check, because xarray chooses an encoding that fits them.
 
     Dask arrays are checked block by block when they are computed, so the caller must use the
     returned variable. A dask array of NumPy times is not only checked, but also encoded, if the
@@ -83,7 +83,7 @@ def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: st
 def _encoded_by_block(
     variable: Variable, times: Any, encoding: Mapping[str, Any], name: str
 ) -> Variable:
-    """Encode a dask array of times with the units and the dtype in an encoding.
+    """Encode a dask array of times, using the units and the dtype that an encoding specifies.
 
     xarray could also encode the blocks, but its errors do not name the variable, and it fails if
     all times in a block are missing.
@@ -138,8 +138,8 @@ def encode_times(
 def _checked_times(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str) -> Any:
     """Return times unchanged, or raise ConflictError if decoding would not reproduce them.
 
-    Times that are stored as floats may be rounded. In contrast to `encode_times`, the encoding need
-    not specify the units and the dtype; xarray then chooses them.
+    Times that are stored as floats may be rounded. If the encoding does not specify the units or
+    the dtype, xarray chooses them.
     """
     encoded, same = _encode_and_compare(times, encoding, name, accept_rounding=True)
     if not same.all():
@@ -221,8 +221,8 @@ def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Return an encoding in the coarsest units in which all times are whole numbers.
 
-    The dtype of the encoding is float64 if this reproduces the times exactly, and int64 otherwise.
-    Return None if even microseconds are too coarse.
+    The dtype of the encoding is float64 if float64 numbers reproduce the times exactly, and int64
+    otherwise. Return None if even microseconds are too coarse.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 

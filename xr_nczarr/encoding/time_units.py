@@ -1,4 +1,4 @@
-"""Convert times to units that xarray can encode, and reject times that it cannot encode."""
+"""Convert times to a form that xarray can encode, and reject times that it cannot encode."""
 
 from __future__ import annotations
 
@@ -142,9 +142,10 @@ def is_time(variable: Variable) -> bool:
 
 
 def refuse_unknown_calendar(variable: Variable, encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError if xarray cannot decode the calendar in which times would be stored.
+    """Raise ConflictError if xarray could not decode times in the calendar that they would have.
 
-    An example is the calendar ``tai`` of cftime. Dask arrays are not checked.
+    For example, cftime supports the calendar ``tai``, but xarray cannot decode times in that
+    calendar. Dask arrays are not checked.
     """
     calendar, lazy = encoding.get("calendar"), hasattr(variable.data, "dask")
     if variable.dtype.kind == "m" or lazy or not is_time(variable):

@@ -50,8 +50,9 @@ class EncodedVariable:
     encoding
         The encoding keys that have not been applied yet, which specify chunks and codecs.
     explicit
-        Whether the caller passed this encoding for the write. Otherwise, it was set when the
-        variable was opened, and any keys that do not suit the variable are ignored.
+        Whether the caller passed this encoding for the write. If False, it is the variable's own
+        encoding, which was usually set when the variable was opened. Any keys of such an encoding
+        that do not suit the variable are ignored.
     """
 
     dimensions: tuple[str, ...]
@@ -130,10 +131,10 @@ def _check_values(variable: Variable) -> None:
 
 
 def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Prepare a variable so that xarray can encode it without changing the values.
+    """Check the values of a variable, and return a variable that xarray can encode without loss.
 
-    The values are checked, and numbers are encoded already; see `with_checked_values`. If the
-    encoding is inherited, keys that do not suit the values are removed.
+    Numbers are not only checked, but also encoded; see `with_checked_values`. If the encoding is
+    inherited, keys that do not suit the values are removed.
     """
     _check_values(variable)
     check_items(variable, name)
@@ -222,9 +223,9 @@ def _item_type(encoding: Mapping[str, Any]) -> type | None:
 def _move_key(variable: Variable, explicit: bool) -> None:
     """Move a key from the encoding to the attributes if xarray would drop or convert its value.
 
-    - ``_Unsigned`` is moved if there is no fill value, because xarray would drop it.
-    - The ``_FillValue`` of strings that were joined from characters is moved if the encoding is
-      inherited, because xarray would convert it to a string.
+    - If there is no fill value, ``_Unsigned`` is moved, because xarray would drop this key.
+    - If the strings were joined from characters and the encoding is inherited, ``_FillValue`` is
+      moved, because xarray would convert the fill character to a string.
     """
     encoding, attributes = variable.encoding, variable.attrs
     filled = attributes.get("_FillValue", fill_value_of(encoding)) is not None
@@ -310,14 +311,18 @@ def _fill_value(
 ) -> Any:
     """Return the fill value of the array to be created, or None if it is undefined.
 
-    The result is the first of these values that applies:
+    The fill value is determined by the first of these rules that yields a value:
 
-    1. the ``fill_value`` in the encoding, in plain Zarr if the Zarr version requires a fill value;
-    2. the value of the attribute ``_FillValue``;
-    3. the ``fill_value`` that the caller passed;
-    4. None in plain Zarr, or if the caller passed ``fill_value=None``, unless the Zarr version
-       requires a fill value;
-    5. 0 or the dtype's equivalent in plain Zarr, and netCDF's default fill value in NCZarr.
+    1. If the layout is plain Zarr and the Zarr version requires a fill value, use the
+       ``fill_value`` in the encoding.
+    2. Use the attribute ``_FillValue``.
+    3. If the caller passed the encoding for this write, use its ``fill_value``.
+    4. If the layout is NCZarr, use netCDF's default fill value. However, skip this rule if the
+       caller passed ``fill_value=None`` and the Zarr version requires no fill value.
+    5. If the layout is plain Zarr and the Zarr version requires a fill value, use the empty value
+       of the dtype, such as 0 (see `zero`).
+
+    If no rule yields a value, the fill value is undefined.
     """
     # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
     # requires a fill value, as in xarray.
@@ -358,9 +363,10 @@ def _joined(variable: Variable) -> bool:
 
 
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
-    """Return the fill value that an encoding requests, in the dtype of the array, or None.
+    """Return the fill value that an encoding requests, converted to the dtype of the array.
 
-    If the value does not fit the dtype and was inherited from the opened store, it is ignored.
+    Return None if the encoding requests no fill value. Also return None if the fill value is a time
+    and the dtype is numeric, or if an inherited fill value does not fit the dtype.
 
     Raises
     ------

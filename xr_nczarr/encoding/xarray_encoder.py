@@ -12,7 +12,7 @@ from xarray.coding.strings import create_vlen_dtype
 from xr_nczarr.errors import ConflictError, ErrorContext, NczarrError, reason_of
 
 _CHANGE_ENCODING = (
-    "Correct the encoding, such as its dtype or units, or convert the values with astype. To "
+    "Correct the encoding, for example its dtype or units, or convert the values with astype. To "
     "change the encoding of a stored variable, write it to a new store"
 )
 
@@ -20,12 +20,12 @@ _CHANGE_ENCODING = (
 def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Variable]:
     """Encode the variables of a group with xarray.
 
-    From a bounds variable, xarray removes the attributes that it shares with its coordinate
-    variable.
+    If a bounds variable and its coordinate variable have the same attributes, xarray removes them
+    from the bounds variable.
 
     A ``bounds`` attribute that is not a string, such as a bounding box, does not name a variable.
-    xarray would fail to look it up, so it is replaced with an empty string in `variables`. The
-    result contains the original value.
+    xarray would nevertheless try to look it up, and fail. The attribute is therefore replaced with
+    an empty string in `variables`. The encoded variables contain the original attribute.
 
     Raises
     ------
@@ -101,7 +101,8 @@ def _refuse_missing_dates(variable: Variable, name: str) -> None:
     if is_missing.any() and present.size and hasattr(present[0], "calendar"):
         raise ConflictError(
             "some cftime dates are missing, and xarray cannot encode missing cftime dates",
-            remedy=f"Drop them, or open the source with decode_times={{{name!r}: False}}",
+            remedy="Drop the missing dates, or open the source with "
+            f"decode_times={{{name!r}: False}}",
             variable=name,
         )
 
@@ -111,9 +112,9 @@ def _is_all_nat(variable: Variable) -> bool:
 
     The result is True in two cases:
 
-    - All times are NaT, and the encoding specifies the standard calendar. xarray fails in this
-      case, because it compares the earliest time with the first Gregorian date.
-    - The array is empty. xarray fails if NumPy does not support the calendar.
+    - All times are NaT, and the encoding specifies the standard calendar. In this case, xarray
+      fails because it compares the earliest time with the first Gregorian date.
+    - The array is empty. In this case, xarray fails if NumPy does not support the calendar.
 
     `encoded_alone` therefore encodes such a variable in the proleptic Gregorian calendar. The
     result is the same, because NaT is stored in the same way in both calendars, and an empty array
