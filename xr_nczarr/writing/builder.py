@@ -261,9 +261,9 @@ def plan_creation(request: WriteRequest, target: WriteTarget) -> WritePlan:
 
 
 def plan_tree(tree: Tree, store: Store) -> WritePlan:
-    """Return the plan for creating a store from a tree.
+    """Return the plan for writing a tree to `store` as a new store.
 
-    The store replaces everything in the target.
+    The tree replaces everything that `store` contains.
     """
     hierarchy, zarr, consolidated = tree.hierarchy(), tree.layout.zarr, tree.layout.consolidated
     if consolidated is None:

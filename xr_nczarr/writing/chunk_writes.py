@@ -99,11 +99,11 @@ class ArrayWrite:
         return self if chunks is None else replace(self, data=self.data.rechunk(chunks))
 
     def aligned_chunks(self) -> tuple[tuple[int, ...], ...] | None:
-        """Return dask chunks with which no two blocks write to the same chunk or shard.
+        """Return the dask chunks that `aligned` needs, or None if no rechunking is needed.
 
-        Along each dimension, a block grows by less than the length of one chunk or shard. Return
-        None if no rechunking is needed: if the data already has such chunks, is empty or a scalar,
-        or is not a dask array.
+        With these chunks, no two blocks write to the same chunk or shard. Along each dimension, a
+        block grows by less than the length of one chunk or shard. No rechunking is needed if the
+        data already has such chunks, is empty, is a scalar, or is not a dask array.
 
         Raises
         ------
@@ -222,8 +222,8 @@ def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keyword
 def flush(store: Store, *_: Any) -> None:
     """Flush all written objects to disk.
 
-    The other arguments are the results of writing the chunks. They are ignored, but make this
-    function depend on the chunk writes, so that dask calls it last.
+    The other arguments are ignored. If they include the results of dask tasks that write chunks,
+    dask calls this function only after these tasks.
     """
     store.flush()
 
@@ -323,8 +323,9 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 class Uploads(InFlight):
     """A thread pool that encodes and stores the chunks of one write in the background.
 
-    The pool is not pickled. Without a pool, the threads of a dask worker store the chunks that they
-    compute. All tasks of a write in one worker process use the same copy of this object.
+    If dask runs a write in worker processes, each process has one copy of this object, which all
+    tasks of the write share. A copy has no thread pool, because a pool cannot be pickled. Instead,
+    the threads of a worker store the chunks that they compute.
 
     Parameters
     ----------
@@ -332,8 +333,8 @@ class Uploads(InFlight):
         Number of objects to encode and store concurrently. If 1, there is no pool, and the threads
         that compute the values also store them.
     token
-        The identifier of the write, shared by the copies in other processes. By default, a new
-        identifier is created.
+        The identifier of the write, which the copies in other processes share. If it is empty, a
+        new identifier is created.
     """
 
     _copying: ClassVar[ProcessLock] = ProcessLock()

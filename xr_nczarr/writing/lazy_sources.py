@@ -336,10 +336,11 @@ def _check_count(count: int) -> None:
 
 
 def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Return the length of each run of successive selected elements within one chunk.
+    """Split the selected elements at chunk boundaries, and return the lengths of the parts.
 
     `selected` contains the selected positions along a dimension, and `ends` contains the end
-    positions of the chunks along that dimension.
+    positions of the chunks along that dimension. For example, if the chunks end at 4 and 8, the
+    positions 2 to 6 are split into parts of lengths 2 and 3.
     """
     if not isinstance(selected, range):
         numbers = np.searchsorted(ends, selected, side="right")

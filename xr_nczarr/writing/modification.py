@@ -199,7 +199,7 @@ class _Planner:
     def _check_absent(self, path: str) -> None:
         """Check that no node exists at the path of a new group or of its missing parents.
 
-        Raise ExistsError for a group. For an unreadable node, raise the error recorded for it.
+        Raise ExistsError for an existing group. For an unreadable node, raise its recorded error.
         """
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:

@@ -31,7 +31,7 @@ def resolve_region(
     """Return the slice to write along each dimension of `region`.
 
     For ``"auto"``, the slice is found by comparing the dataset's coordinate with the stored one. If
-    either of them lacks the coordinate, the slice starts at 0.
+    the dataset or the store lacks the coordinate, the slice starts at 0.
 
     Parameters
     ----------
@@ -176,8 +176,8 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
 def check_within_array(node: ArrayNode, region: Region) -> None:
     """Raise ConflictError if a region extends beyond the end of an array.
 
-    This can happen if the region appends values, or if the array is shorter than its unlimited
-    dimension.
+    This can happen if the caller passes both a region and `append_dim`, or if the array is shorter
+    than its unlimited dimension.
     """
     if any(piece.stop > size for piece, size in zip(region, node.shape, strict=False)):
         raise ConflictError(

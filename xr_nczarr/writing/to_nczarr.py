@@ -122,8 +122,8 @@ def to_nczarr(
         unless the encoding requests a codec.
     unlimited_dims
         Names of the unlimited dimensions; for a DataTree, optionally a mapping from paths to such
-        names. If None, the names in ``dataset.encoding["unlimited_dims"]`` are used. This encoding
-        is set when a file is opened.
+        names. If None, the names in ``dataset.encoding["unlimited_dims"]`` are used, which xarray
+        sets when it opens a file.
     compute
         Whether to write the values of the caller's dask arrays immediately. If False, a
         `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values
@@ -163,7 +163,8 @@ def to_nczarr(
         stored ones.
     overwrite
         Whether ``mode="w"`` may replace a target that is not a store, and whether any write may
-        ignore the lock that a killed writer left behind in an object store.
+        ignore the lock that a killed writer left behind in an object store. A write that replaces
+        the whole store always ignores such a lock.
 
     Returns
     -------
@@ -178,8 +179,9 @@ def to_nczarr(
         distinguish two names. All conflicts are detected before anything is written, except for
         conflicts in the values of dask arrays, which are checked during the write.
     RefusedError
-        If lazy values are read from an array that would be overwritten, if `mode` is ``"w"`` and
-        the target is not a store, or if a name is not a valid file name (on Windows).
+        If lazy values are read from an array that would be overwritten, or if a name is not a valid
+        file name (on Windows). Also raised if `mode` is ``"w"``, `overwrite` is False, and the
+        target is not a store.
     UnsupportedError
         If the Zarr version or dialect does not support a type, codec or feature.
 

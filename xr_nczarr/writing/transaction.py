@@ -5,7 +5,7 @@ A transaction consists of the following steps. `Transaction.locked` takes and re
 
 1. **Lock.** Only one writer at a time may change the metadata or replace the store. A region write
    that does neither needs no lock.
-2. **Roll back.** A journal at the root shows that a writer was killed while changing metadata
+2. **Roll back.** If there is a journal at the root, a writer was killed while changing metadata
    documents. These documents are restored, unless all of them had already been changed.
 3. **Plan.** The caller opens the target and plans the write. Nothing is written until the plan is
    complete, so a request that does not fit the store leaves the store untouched.
@@ -63,13 +63,13 @@ class Transaction:
     Attributes
     ----------
     target
-        The store to change, with its content as it was before the change. When the transaction
-        writes or removes documents, it updates the documents cached in `target`.
+        The store to change, and the content that was read from it. When the transaction writes or
+        removes documents, it updates the documents cached in `target`.
     applied
-        Maps the path of each array to the region that an interrupted append has written, as the
-        start and the exclusive end along each dimension. Empty unless `roll_back` finds that all
-        chunks and documents of such an append were written. The append's journal is kept until
-        `execute` removes it.
+        The regions of an interrupted append that has written all of its chunks and documents. Maps
+        the path of each array to the start and the exclusive end of its region along each
+        dimension. If `roll_back` finds no such append, the mapping is empty. The append's journal
+        is kept until `execute` removes it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -100,9 +100,9 @@ class Transaction:
             hash large arrays, it is called only for object stores, where the lock of a killed
             writer remains.
         locking
-            Whether to take the lock. Region writes do not need the lock, unless they replace the
-            store. An empty local directory is replaced atomically at the end, so it is locked only
-            if `locking` is ``"always"``.
+            Whether to take the lock. A region write needs the lock only if it replaces the store,
+            as with ``atomic=True``. An empty local directory is replaced atomically at the end, so
+            it is locked only if `locking` is ``"always"``.
         force
             Whether to take over the lock of another writer.
 
@@ -359,8 +359,8 @@ class Transaction:
 def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
     """Create a lock object in the store, and remove it at the end of the ``with`` block.
 
-    If the writer is killed, the lock object remains. A rerun of the same write takes it over. If
-    `force` is true, any other write does so too.
+    If the writer is killed, the lock object remains. It can then be taken over by a rerun of the
+    same write or, if `force` is true, by any write.
 
     Raises
     ------

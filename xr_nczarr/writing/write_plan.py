@@ -19,9 +19,9 @@ class WritePlan:
         Array values to write. Appended values become visible to readers when the documents are
         written.
     additions
-        Documents to write before those in `documents`. In an upgrade, these are the documents that
-        receive new annotations. The old annotations are removed afterward, so that netCDF-C, which
-        ignores the journal, always finds annotations.
+        Documents to write before those in `documents`. Only an upgrade uses them, to write the new
+        NCZarr metadata before it removes the old metadata. netCDF-C, which ignores the journal,
+        therefore always finds NCZarr metadata.
     documents
         Maps keys to metadata documents, in write order. The root's documents are written last.
     chunks
@@ -29,7 +29,7 @@ class WritePlan:
         before the documents, and the journal also contains their previous content.
     removed
         Keys and prefixes to remove, in this order, after the documents are written. The journal
-        also contains the `removed_documents`.
+        contains the previous content of those in `removed_documents`.
     new
         Whether the plan creates a store. If so, everything else in the target is removed.
     exclusive
@@ -66,7 +66,7 @@ class WritePlan:
 
     @property
     def removed_documents(self) -> list[str]:
-        """The keys of the removed documents that the journal must contain.
+        """The keys of the removed documents whose content the journal must contain.
 
         In the Zarr v3 draft, a group exists as long as it contains any document. While the
         documents of a group are removed one by one, a reader could therefore open the group with

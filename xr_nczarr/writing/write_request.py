@@ -187,12 +187,14 @@ def _check_unlimited(tree: DataTree, unlimited: Any) -> None:
 
 
 def _with_owners(tree: DataTree, unlimited: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `unlimited` with each dimension also listed for the group that owns the dimension.
+    """Return a copy of `unlimited` that also lists each dimension under its owner.
 
-    The argument and the result map group paths to names of unlimited dimensions. A group shares a
-    dimension with all groups above it that have a dimension of the same name. The topmost of these
-    groups owns the dimension. If `unlimited` does not contain the owner, the unlimited dimensions
-    in the owner's encoding are listed as well.
+    `unlimited` and the copy map group paths to names of unlimited dimensions. A group shares a
+    dimension with all groups above it that have a dimension of the same name. The owner of the
+    dimension is the topmost of these groups.
+
+    If the owner is not a key of `unlimited`, it is added to the copy. The names listed under it
+    then include the unlimited dimensions in its encoding.
     """
     requested = dict(unlimited)
     for node in tree.subtree:
@@ -283,9 +285,12 @@ def unlimited_dimensions(
 def growing_dimensions(dataset: Dataset, declared: Collection[str]) -> set[str]:
     """Return the names of the dimensions along which a dataset may grow later.
 
-    These are the dimensions in `declared` that the dataset has. If it has no such dimension, return
-    the dimensions with time coordinates, and the first dimension of each variable with the largest
-    number of dimensions.
+    These are the dimensions in `declared` that the dataset has. If the dataset has none of them,
+    two kinds of dimensions are returned:
+
+    - every dimension that has a time coordinate and is not empty;
+    - the first dimension of each variable of the highest rank. For example, if the dataset contains
+      2-d and 3-d variables, only the 3-d variables are considered.
     """
     growing = set(declared) & set(map(str, dataset.dims))
     if growing:
