@@ -108,7 +108,7 @@ class OpenedStore:
         The target as the caller passed it.
     target_group
         Path of the group that the target itself names, for example in a URL. Empty if the target
-        names the root.
+        names no group.
     """
 
     store: Store
@@ -121,8 +121,8 @@ class OpenedStore:
     def group(self, path: str | None) -> Group:
         """Return the group at `path`.
 
-        If the target names a group, `path` is relative to that group. None means the group that the
-        target names, or the root.
+        If the target names a group, `path` is relative to that group. If `path` is None, return the
+        group that the target names, or the root if the target names no group.
 
         Raises
         ------

@@ -59,7 +59,7 @@ _ZARR_ENGINE_OPTIONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
 class NczarrBackendEntrypoint(BackendEntrypoint):
     """The xarray engine for all versions of NCZarr and Zarr, and for reference sets."""
 
-    description: ClassVar[str] = "Open NCZarr, Zarr and reference sets (xr_nczarr)"
+    description: ClassVar[str] = "Open NCZarr stores, Zarr stores and reference sets (xr_nczarr)"
     url: ClassVar[str] = "https://pypi.org/project/xr-nczarr"
     supports_groups: ClassVar[bool] = True
 
