@@ -145,7 +145,7 @@ def requested_shapes(
     """Return the chunk lengths and the shards that an encoding requests.
 
     An integer is expanded to one length per dimension. The chunk lengths are None if neither
-    ``chunks`` nor ``chunksizes`` specifies lengths; ``chunks="auto"`` does not.
+    ``chunks`` nor ``chunksizes`` specifies lengths. The value ``chunks="auto"`` specifies none.
 
     The shards are None if the key ``shards`` is not set. Otherwise, they are a dict that contains
     the ``shape`` and any other settings that the caller passed, such as ``index_location``.

@@ -257,8 +257,8 @@ def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
     Raises
     ------
     ConflictError
-        If a complex number is too large for the stored dtype, or if the kinds of the dtypes are
-        incompatible. For example, floats cannot be stored as integers.
+        If a complex number is too large for the stored dtype, or if the stored dtype is of an
+        incompatible kind. For example, floats cannot be stored as integers.
     """
     if values.dtype == dtype or dtype.hasobject:
         return values
@@ -346,8 +346,9 @@ def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.
 def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return an encoding in which the ``_Unsigned`` key has been applied and removed.
 
-    The key is applied to `dtype`, which becomes the dtype of the encoding, and to ``_FillValue``
-    and ``missing_value``. For example, if int8 becomes uint8, a fill value of -1 becomes 255.
+    The dtype of the encoding becomes `dtype` with the signedness that the key specifies. The values
+    of ``_FillValue`` and ``missing_value`` are reinterpreted in this dtype. For example, if int8
+    becomes uint8, a fill value of -1 becomes 255.
     """
     target = _dtype_by_unsigned(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}

@@ -402,7 +402,7 @@ def fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     Raises
     ------
     ConflictError
-        If `dtype` is a fixed-width bytes dtype, such as ``S4``, and the value is longer.
+        If `dtype` is a fixed-width bytes dtype, such as ``S4``, and the value does not fit.
     """
     value = np.asarray(value).reshape(-1)[0]
     if is_bytes_dtype(dtype):

@@ -20,8 +20,8 @@ _CHANGE_ENCODING = (
 def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Variable]:
     """Encode the variables of a group with xarray.
 
-    If a bounds variable and its coordinate variable have the same attributes, xarray removes them
-    from the bounds variable.
+    If an attribute such as ``units`` is the same in a bounds variable and its coordinate variable,
+    xarray removes the attribute from the bounds variable.
 
     A ``bounds`` attribute that is not a string, such as a bounding box, does not name a variable.
     xarray would nevertheless try to look it up, and fail. The attribute is therefore replaced with
