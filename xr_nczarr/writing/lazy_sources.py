@@ -246,8 +246,8 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 
     Blocks are aligned with the stored chunks, even if the variable is a slice of the stored array.
     Small chunks are merged into blocks of up to 4 MiB, unless their values are Python objects.
-    Large chunks are split into blocks of up to 4 MiB if parts of a chunk can be read. If the chunks
-    are unknown, the whole variable is divided into such blocks.
+    Large chunks are split into blocks of up to 4 MiB if parts of a chunk can be read separately. If
+    the chunks are unknown, the whole variable is divided into blocks of up to 4 MiB.
 
     Raises
     ------

@@ -163,8 +163,8 @@ class _Planner:
     def _check_sources(self, unchanged: Collection[tuple[str, str]]) -> None:
         """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
-        Appending leaves stored values unchanged, so a variable may be read from an array that is
-        being extended, unless the variable itself is appended to that array.
+        Appending leaves stored values unchanged. A variable may therefore be read from an array to
+        which values are appended, unless these values are its own.
         """
         dim, changed = self.options.append_dim, self.replaced
         written = {

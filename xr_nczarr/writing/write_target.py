@@ -60,9 +60,9 @@ class WriteTarget:
 
     @property
     def shows_store(self) -> bool:
-        """Whether a listing of the root is enough to know that there is a complete store.
+        """Whether the names at the root show that there is a complete store.
 
-        If not, `open` may still find a store, for example one of a rarely used Zarr version.
+        If they do not, `open` may still find a store, for example one of a rare Zarr version.
         """
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
