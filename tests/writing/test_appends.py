@@ -229,3 +229,18 @@ def test_text_and_times_can_be_appended_to_store_written_from_empty_selection(
     assert empty.characters.dtype == empty.text.dtype == object
     to_nczarr(source, path, append_dim="time")
     xr.testing.assert_equal(xr.open_dataset(path, engine="nczarr").load(), source)
+
+
+@pytest.mark.parametrize("region", [{"x": slice(1, 3)}, {"x": "auto"}, "auto"], ids=str)
+def test_append_to_region_fills_rest_of_new_rows_as_to_zarr_does(path, region):
+    values = np.arange(12.0).reshape(3, 4)
+    stored = xr.Dataset({"v": (("time", "x"), values)}, {"time": [0, 1, 2], "x": [10, 20, 30, 40]})
+    new = xr.Dataset({"v": (("time", "x"), np.ones((2, 2)))}, {"time": [3, 4], "x": [20, 30]})
+    to_nczarr(stored, path, encoding={"v": {"chunks": (2, 2)}})
+    to_nczarr(new, path, append_dim="time", region=region)
+    rows = [[np.nan, 1.0, 1.0, np.nan]] * 2
+    np.testing.assert_array_equal(read(path).v, np.concatenate([values, rows]))
+    assert read(path).time.values.tolist() == [0, 1, 2, 3, 4]
+    beyond = new.isel(x=[0, 1]).assign_coords(time=[5, 6], x=[40, 50])
+    with pytest.raises(KeyError, match="x has values that are not in the store"):
+        to_nczarr(beyond, path, append_dim="time", region="auto")

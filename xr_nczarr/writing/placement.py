@@ -50,7 +50,7 @@ def resolve_region(
         must have at least one of the dimensions in `region`.
     """
     if region == "auto":
-        region = dict.fromkeys(dataset.dims, "auto")
+        region = {dim: "auto" for dim in dataset.dims if dim != append_dim}
     if not isinstance(region, Mapping):
         raise TypeError(f"``region`` must be a dict, got {type(region)}")
     slices = {
@@ -67,7 +67,7 @@ def resolve_region(
             raise TypeError(f"all values in ``region`` must be slice objects, got {piece!r}")
         if piece.step not in (1, None):
             raise ConflictError(f"step on all slices in ``region`` must be 1 or None, got {piece}")
-    dims = set(slices)
+    dims = {*slices, append_dim}
     unrelated = [name for name, v in dataset.variables.items() if dims.isdisjoint(v.dims)]
     if slices and unrelated:
         raise ConflictError(
