@@ -137,7 +137,9 @@ def to_nczarr(
         `mode` is ``"a-"``.
     region
         Mapping from dimensions to the slices of existing variables to overwrite. If a slice or the
-        whole mapping is ``"auto"``, slices are determined by comparing coordinates.
+        whole mapping is ``"auto"``, slices are determined by comparing coordinates. With
+        `append_dim`, the region limits where the appended values are written along the other
+        dimensions. The rest of the new elements contains fill values.
     safe_chunks
         Whether to merge dask blocks that share a stored chunk, and to raise an error if a region
         partially covers stored chunks of a remote store, where chunks cannot be locked.
