@@ -15,9 +15,9 @@ from xr_nczarr import ConflictError, NotFoundError, to_nczarr
 
 
 class InterruptedMapping(MutableMapping[str, bytes]):
-    """A view of `objects` that allows only a limited number of changes.
+    """A view of `objects` that allows at most `max_changes` changes, by default any number.
 
-    `changes` contains the key of each change so far. If `max_changes` is None, all changes succeed.
+    `changes` contains the key of each change so far.
     """
 
     def __init__(self, objects: dict[str, bytes], max_changes: int | None = None) -> None:

@@ -66,8 +66,8 @@ class Request(NamedTuple):
 class Fault:
     """A fault that skips `after` matching requests, and then occurs `times` times.
 
-    A request matches if its path matches the pattern `path`. If `times` is None, the fault does not
-    end.
+    A request matches if its path matches the pattern `path`. If `times` is None, the fault never
+    ends.
     """
 
     kind: FaultKind

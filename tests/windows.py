@@ -70,7 +70,7 @@ def _call_on_windows(drive: str, name: tuple[str, str], arguments: tuple[Any, ..
 def take_away(*names: str) -> None:
     """Remove modules, members of `os` and functions of the C library that some systems lack.
 
-    The package must be imported only after this call. Other modules that need what is removed are
+    The package must be imported only after this call. Other modules that need the removed items are
     imported above.
     """
     assert not any(name.partition(".")[0] == "xr_nczarr" for name in sys.modules)

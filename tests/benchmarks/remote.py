@@ -380,7 +380,7 @@ def _writing(server: str, folder: Path, label: str) -> Row:
 def _readers(url: str, client: str | None = None) -> dict[str, Callable[[], np.ndarray]]:
     """Return a function for each library that reads the field at a URL.
 
-    `client` is the client that xr_nczarr uses. If it is None, xr_nczarr uses its default, obstore.
+    `client` is the client that xr_nczarr uses. By default, this is obstore.
     """
     array = ours(url, {"client": client} if client else None)
     by_fsspec = zarr.open_array(f"{url}/field", mode="r", zarr_format=2)

@@ -240,7 +240,7 @@ def check_attributes(holder: Any, node: Any) -> None:
 
 
 def test_copy_pads_variables_shorter_than_unlimited_dimensions(tmp_path: Path) -> None:
-    # netCDF-C misplaces the values of such a variable if several rows are read in one call.
+    # If several rows of a shorter variable are read in one call, netCDF-C misplaces the values.
     with netCDF4.Dataset(tmp_path / "source.nc", "w") as file:
         file.createDimension("t", None)
         file.createDimension("x", None)

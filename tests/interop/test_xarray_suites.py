@@ -172,7 +172,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
 
     @pytest.fixture
     def without_rejections(self, monkeypatch):
-        """Allow writes that the suite expects to fail. `roundtrip` checks what they wrote."""
+        """Allow writes that the suite expects to fail, and check the data that is read back."""
         monkeypatch.setattr(pytest, "raises", lambda *_, **__: contextlib.nullcontext())
         roundtrip = self.roundtrip
 
@@ -222,7 +222,7 @@ class TestZarr(Nczarr, suites.ZarrBase):
     def test_zarr_fill_value_setting(self, without_rejections, dtype):
         super().test_zarr_fill_value_setting(dtype)
 
-    # Arrays without dimension names get those of netCDF.
+    # Arrays without dimension names get anonymous dimensions, as in netCDF.
     @suites.skip_if_zarr_format_3("This test is unnecessary; no hidden Zarr keys")
     def test_hidden_zarr_keys(self, without_rejections):
         super().test_hidden_zarr_keys()

@@ -86,7 +86,7 @@ def margin(values, encoding):
 
 
 def missing_marker(encoding, meant):
-    """Return the stored integer that marks missing values, or None if there is none."""
+    """Return the stored integer that marks missing values, or None if no integer does."""
     fill = encoding.get("_FillValue")
     return None if fill is None else np.array(fill, encoding["dtype"]).view(meant).item()
 

@@ -93,7 +93,7 @@ TYPES = SIMPLE | st.lists(FIELDS, min_size=1, max_size=3).map(
 
 @st.composite
 def scalars(draw):
-    """Draw a dtype and a scalar, which is None or consists of arbitrary bytes."""
+    """Draw a dtype, and either a scalar of it or None. A text dtype always gets a scalar."""
     dtype = draw(TYPES)
     raw = draw(st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize))
     if dtype.kind == "U":

@@ -65,7 +65,7 @@ def test_chunks_of_array_with_both_separators_are_read_written_and_copied(tmp_pa
 
     xr_nczarr.copy(path, tmp_path / "copy")
     check(values)
-    # The key of the chunk with row 0 has a slash, and that of the chunk with row 4 has a dot.
+    # The key has a slash for the chunk with row 0, and a dot for the chunk with row 4.
     for row in (0, 4):
         for value in (7.0, np.nan):
             for count in (1, 2):  # a part of a chunk, then the whole chunk
