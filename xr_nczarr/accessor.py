@@ -111,8 +111,9 @@ class NczarrAccessor:
         Raises
         ------
         NotFoundError
-            If the object was not opened with this engine, has since lost its encoding, or was
-            opened in a different process and its target was not a path or URL.
+            If the object was not opened with this engine, or has since lost its encoding. The error
+            is also raised if the object was opened in a different process, unless its target was a
+            path or URL.
         """
         opening = self._opening()
         if opening is None:

@@ -4,7 +4,7 @@ xarray first decodes the metadata of a variable, which determines its dtype, att
 encoding. If the values only need to be masked, scaled or byte-swapped, xarray's operations on the
 whole array are replaced with the same operations on each chunk. Each chunk is converted by the
 thread that decompresses it, while the chunk is still in the processor's cache. The resulting values
-are bitwise identical to those of xarray.
+are bitwise identical to xarray's own.
 
 How xarray decodes numbers depends only on their dtype and a few attributes. For each combination of
 these, this module therefore lets xarray decode the metadata of only one variable, and applies the
@@ -411,7 +411,7 @@ def _attribute_key(value: Any) -> Hashable:
 def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | BooleanConversion | None:
     """Return a function that converts stored values exactly as xarray would decode them.
 
-    `decoded` is the variable after xarray has decoded its metadata. The result is None if decoding
+    `decoded` is the variable after xarray has decoded its metadata. Return None if decoding
     requires more than masking and scaling numbers.
     """
     stored = array.stored.node.dtype

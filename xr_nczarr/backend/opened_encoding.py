@@ -34,8 +34,8 @@ class Opening:
     Attributes
     ----------
     target
-        The target that the caller passed. A path or URL is pickled. Any other target is not
-        pickled, and is None after unpickling.
+        The target that the caller passed. Pickling replaces any target other than a path or URL
+        with None.
     """
 
     target: Any
@@ -95,8 +95,8 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
     netCDF-style keys such as ``zlib`` and ``shuffle``, and fail on keys that they do not support.
     The netCDF-style keys of some codecs are therefore left out:
 
-    - If `plain` is True, which means that the array is plain Zarr, the keys of all codecs that some
-      builds of netCDF-C or HDF5 do not support are left out.
+    - If `plain` is True (the array is plain Zarr), keys are left out for all codecs that some
+      builds of netCDF-C or HDF5 do not support.
     - The key ``blosc`` is left out for Blosc, because the netCDF engines would also need the name
       of Blosc's internal compressor.
     """

@@ -132,8 +132,8 @@ class ChunkedArray:
     def _max_object_bytes(self) -> int | None:
         """The maximum size in bytes that a stored chunk may have in order to be read.
 
-        This is twice the maximum encoded size, plus 1 MiB. It is None if the chunks are in shards,
-        or if the size of a decoded chunk depends on its values.
+        This is twice the maximum encoded size, plus 1 MiB. None if the chunks are in shards, or if
+        the size of a decoded chunk depends on its values.
         """
         if self.codec.flow.size is None or self.node.shards:
             return None
@@ -271,9 +271,8 @@ class ChunkedArray:
         submit
             Function that schedules the write of one stored object. Its arguments are a function
             that writes the object, the argument to pass to that function, and a number of bytes.
-            This number is the decoded size of the affected chunks. If `submit` is None, all objects
-            are written immediately. Otherwise, `values` must not change until all objects are
-            written.
+            This number is the decoded size of the affected chunks. If None, all objects are written
+            immediately. Otherwise, `values` must not change until all objects are written.
 
         Raises
         ------

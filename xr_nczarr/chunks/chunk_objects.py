@@ -109,8 +109,8 @@ def _with_fallback(
 ) -> Iterator[Bytes | None]:
     """Yield fetched data in order, replacing missing data with the results of `request`.
 
-    `fetched` yields (item, data) pairs, in which missing data is None. `request` is called with
-    the items whose data is missing, and yields the data of those items in order.
+    `fetched` yields (item, data) pairs, with None in place of missing data. `request` is called
+    with the items whose data is missing, and yields the data of those items in order.
     """
     while block := list(itertools.islice(fetched, _BLOCK_ITEMS)):
         missing = [item for item, data in block if data is None]

@@ -179,8 +179,8 @@ def count_touched(
 ) -> int:
     """Return the number of chunks that an orthogonal selection touches.
 
-    The arguments are those of `plan_selection`. Counting is faster than planning, because the
-    selection is not split into parts.
+    The arguments are the same as for `plan_selection`. Counting is faster than planning, because
+    the selection is not split into parts.
     """
     count = 1
     for size, chunk, selector in zip(shape, chunk_shape, selection, strict=True):

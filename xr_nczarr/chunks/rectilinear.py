@@ -130,8 +130,8 @@ def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> It
     dimension, the remaining elements form a final run, whose chunks are missing from the store. In
     an array without shards, the final run is a single chunk.
 
-    If `sharded` is True, all lengths are those of shards. The shards of the final run are as long
-    as the longest shard in `lengths`, so that each contains a whole number of inner chunks.
+    If `sharded` is True, all lengths are shard lengths. The shards of the final run are as long as
+    the longest shard in `lengths`, so that each contains a whole number of inner chunks.
     """
     first = start = 0
     for length, number in lengths:

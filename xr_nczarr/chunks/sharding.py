@@ -175,8 +175,8 @@ class Shards:
         indices.
 
         At the innermost level, return the byte range of each chunk. At any other level, return the
-        byte range of the nested shard that contains each chunk. The range of a missing chunk or
-        shard is None.
+        byte range of the nested shard that contains each chunk. For a missing chunk or shard, the
+        list contains None.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))

@@ -112,8 +112,8 @@ def _block_ranges(
     starts = np.frombuffer(table, "<i4").astype(np.int64)
     ranges = []
     for start in starts[numbers].tolist():
-        # A block ends at the next higher offset, which may be that of any other block, because
-        # threads write blocks in any order.
+        # A block ends where the next block in the frame begins. This can be any other block,
+        # because threads write blocks in any order.
         end = int(starts.min(where=starts > start, initial=length))
         shared = np.count_nonzero(starts == start) > 1
         if shared or start < first or end <= start:

@@ -88,7 +88,7 @@ def _stream(
         Function that creates a decompressor.
     magic
         Signature at the start of each compressed stream, for formats such as gzip, in which a chunk
-        can consist of several streams. If `magic` is None, only the first stream is decoded.
+        can consist of several streams. If None, only the first stream is decoded.
     max_piece
         Maximum number of bytes that one call to the decompressor may return. A maximum is supported
         only for decompressors that have an `unconsumed_tail` attribute.
@@ -326,9 +326,8 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
     The function releases the GIL while it decodes. It returns None if the chunks have to be decoded
     one by one.
 
-    There is no such function if `size` is None, zero or large. There is also none if the
-    ``zstandard`` package is not installed, or cannot decode several chunks in one call. In these
-    cases, return None.
+    Return None instead of a function if `size` is unknown (None), zero or large. Also return None
+    if the ``zstandard`` package is not installed, or cannot decode several chunks in one call.
     """
     zstandard = _zstandard()
     if zstandard is None or not size or size > _ZSTD_BATCHED:

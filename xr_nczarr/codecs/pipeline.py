@@ -32,8 +32,8 @@ RAISE_LIMIT = "If you trust the store, pass limits=Limits(max_chunk_bytes=…)"
 class Flow:
     """The type and size of the data that flows between two codecs of a chain.
 
-    The data consists either of elements with a `dtype` and `shape`, or of a stream of bytes. For a
-    stream of bytes, the dtype is uint8 and the shape is None.
+    The data consists either of elements with a `dtype` and `shape`, or of a stream of bytes. A
+    stream of bytes has the dtype uint8 and the shape None.
 
     Attributes
     ----------
@@ -46,8 +46,8 @@ class Flow:
     limited
         Whether `bound` depends on a limit that the user can raise, and not on the chunk's shape.
     rounded
-        Whether the elements are floats rounded by the ``bitround`` codec. numcodecs passes the bits
-        of such floats to the next codec as integers.
+        Whether the elements are floats rounded by the ``bitround`` codec. numcodecs passes their
+        bits to the next codec as integers.
     """
 
     chunk: str
@@ -170,7 +170,7 @@ class Step:
     decode_many
         Function that decodes several buffers in one call, which is faster than separate calls. The
         function returns None if the buffers must be decoded one by one, for example because one of
-        them is damaged. If the codec has no such function, the attribute is None.
+        them is damaged. None if the codec has no such function.
     """
 
     decode: Callable[..., Any]

@@ -181,9 +181,7 @@ def _changes_fill(fill: Any, spec: CodecSpec, reason: str) -> ConflictError:
 
 
 def flow_of(dtype: np.dtype[Any], shape: tuple[int, ...], limits: Limits) -> Flow:
-    """Return a `Flow` that describes the decoded elements of a chunk.
-
-    `dtype` and `shape` are those of the chunk.
+    """Return a `Flow` for the decoded elements of a chunk with the given dtype and shape.
 
     Raises
     ------

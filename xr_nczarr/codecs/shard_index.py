@@ -1,7 +1,7 @@
 """Parse and build shard indices, which contain the offset and length of each inner chunk.
 
-This module performs no I/O. The format is that of the ``sharding_indexed`` codec (version 1.0) in
-Zarr v3.
+This module performs no I/O. The ``sharding_indexed`` codec (version 1.0) of Zarr v3 defines the
+format.
 """
 
 from __future__ import annotations

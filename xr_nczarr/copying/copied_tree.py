@@ -210,7 +210,7 @@ class CopiedTree(Tree):
         """Return the encoding keys for chunks and codecs, and whether the caller requested changes.
 
         The second value is True if the caller requested any codecs, or chunk lengths that differ
-        from those of the source.
+        from the source's.
         """
         node, names = variable.node, [dimension.name for dimension in variable.dimensions]
         assert node is not None
@@ -256,7 +256,7 @@ class CopiedTree(Tree):
 def _stored_chunks(variable: Variable) -> list[Any]:
     """Return, for each dimension, either one length for all chunks or the length of each chunk.
 
-    For sharded arrays, the lengths are those of the shards.
+    For sharded arrays, return the lengths of the shards instead.
     """
     node = variable.node
     assert node is not None

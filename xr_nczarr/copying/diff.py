@@ -288,10 +288,7 @@ class _Comparator:
 def _pairs(
     first: Mapping[str, _Item], second: Mapping[str, _Item]
 ) -> Iterator[tuple[str, _Item | None, _Item | None]]:
-    """Yield each key of the two mappings, followed by its value in each mapping.
-
-    If a mapping does not contain the key, the value is None.
-    """
+    """Yield each key of the two mappings, followed by its value in each (None if missing)."""
     for key in {**first, **second}:
         yield key, first.get(key), second.get(key)
 

@@ -181,7 +181,7 @@ def copy(
         is an error only if it is of a different kind (store or netCDF file) than the copy.
     NotFoundError
         If the source, the engine, or a requested group, variable, dimension or label does not
-        exist, or if the target is a netCDF file whose parent folder does not exist.
+        exist. The error is also raised if the parent folder of a new netCDF file does not exist.
     RefusedError
         If the target is the source or is inside the source.
     ConflictError

@@ -48,7 +48,7 @@ def open_source(
 ) -> Iterator[Source]:
     """Open the source of a copy, and close it when the context exits.
 
-    No values are read, except those of coordinates if `select` contains labels.
+    If `select` contains labels, the values of coordinates are read. No other values are read.
 
     Parameters
     ----------

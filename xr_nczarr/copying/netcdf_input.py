@@ -60,7 +60,7 @@ class NetcdfFile:
         The lazily indexed values of each variable, keyed by path.
     unsupported
         Types, variables and attributes that NCZarr cannot express, as (path, description) tuples.
-        For an attribute, the path is that of its group or variable. Unsupported variables also
+        An attribute is listed under the path of its group or variable. Unsupported variables also
         appear in `root`, but have no values. Their `error` says why they are unsupported.
 
     Raises
@@ -328,7 +328,7 @@ def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     """Convert a ``_FillValue`` attribute to a scalar if it contains text.
 
     Any other value is returned unchanged. `dtype` is the dtype of the variable, which can differ
-    from that of the attribute.
+    from the attribute's.
     """
     if value is NO_STRINGS:
         return ""
