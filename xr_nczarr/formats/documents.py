@@ -82,8 +82,8 @@ class Document:
         Raises
         ------
         MetadataError
-            If the document is not valid UTF-8 or JSON, an object has duplicate names, values are
-            nested more than ``max_depth`` levels deep, or a string contains lone surrogates.
+            If the document is not valid UTF-8 or JSON, is nested more than ``max_depth`` levels
+            deep, or contains lone surrogates or an object with duplicate names.
         """
         with ErrorContext(key=self.key):
             text = self._text()
@@ -112,8 +112,8 @@ class Document:
     def attributes(self, member: str | None = None) -> Attributes:
         """Return the user attributes that this document contains.
 
-        `member` is the name of the member that contains them. If it is None, the attributes are the
-        whole document.
+        `member` is the name of the member that contains them, or None if they are the whole
+        document.
 
         Raises
         ------

@@ -216,8 +216,8 @@ def render_fill_value(value: Any, dtype: DType, data_type: Json = None) -> Json:
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
     """Render a scalar as JSON.
 
-    By default, every NaN becomes ``"NaN"``. If `exact` is True, a NaN whose bit pattern differs
-    from that of ``np.nan`` becomes ``"0x…"`` instead.
+    By default, every NaN becomes ``"NaN"``. If `exact` is True, a NaN whose bits differ from
+    ``np.nan`` becomes ``"0x…"`` instead.
     """
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -1,7 +1,7 @@
 r"""Parse JSON, including the nonstandard notation that netCDF-C accepts.
 
 Text is first parsed by the standard library's C parser. If this fails, notation that only netCDF-C
-accepts is rewritten as valid JSON, and the text is parsed again. Examples of such notation are
+accepts is rewritten as valid JSON, and the text is parsed again. Examples of this notation are
 ``001``, ``+5``, ``0x10``, ``1.``, ``1e``, ``nan``, ``TRUE``, and ``\'`` within strings.
 """
 

@@ -66,8 +66,8 @@ class V2(Format):
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
         """Parse the documents of an array or a group.
 
-        Hidden documents that Zarr v2 does not define, such as those of netCDF-C 4.8.0, become the
-        node's `sidecars`.
+        Hidden documents that Zarr v2 does not define, such as the ones that netCDF-C 4.8.0 writes,
+        become the node's `sidecars`.
         """
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
         cache_key = parsing.document.content

@@ -324,7 +324,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
 def _is_from_v3(spec: CodecSpec) -> bool:
     """Return whether a codec was parsed from a v3 document.
 
-    The JSON of such a codec can be rendered unchanged.
+    If so, its JSON can be rendered unchanged.
     """
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)

@@ -62,8 +62,8 @@ _ARRAY_MEMBERS = frozenset(
 ) | {"chunk_memory_layout", "storage_transformers", "compressor", "dimension_separator"}
 
 _TYPESTRING = re.compile(r"[<>](?:[iuf][248]|c8|c16)|\|?(?:b1|[iu]1)")
-# URIs of the extensions that zarr-python 2.12 to 2.18 and an example in the specification use. The
-# ``type`` of such an extension is in NumPy's notation.
+# URIs of the extensions that zarr-python 2.12 to 2.18 and an example in the specification use.
+# Their ``type`` is in NumPy's notation.
 _EXTENSION = re.compile(
     r"(?:https://purl\.org/zarr/spec/|https://zarr-specs\.readthedocs\.io/|TODO: ).*"
     r"(?:datetime|complex|object|bytestring|unicode|structured)"
@@ -83,7 +83,7 @@ class V3Draft(Format):
     ----------
     released
         Whether the store uses the variant written by releases of zarr-python 2 and GDAL, rather
-        than that of the draft itself.
+        than the variant described in the draft itself.
     suffix
         The suffix of metadata keys, such as ``".json"``.
     data_type_fallback
@@ -351,8 +351,8 @@ def render_data_type(dtype: DType, stored: Json = None) -> Json:
     `dtype`, return it unchanged.
 
     Otherwise, numeric types are rendered by name, without a byte order. Raw bytes are rendered by a
-    name such as ``r16``. All other types are rendered as an extension with a typestring. If the
-    items of such a type have a fixed size, raw bytes are declared as the fallback type.
+    name such as ``r16``. All other types are rendered as an extension with a typestring. If their
+    items have a fixed size, raw bytes are declared as the fallback type.
     """
     if typestrings.describes(stored, dtype, partial(parse_data_type, fallback=True)):
         return stored
@@ -423,7 +423,7 @@ def _render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
     """Render the members ``chunk_memory_layout`` and ``codecs`` of an array's metadata.
 
     `declared` is the dtype that the rendered ``data_type`` describes. If its byte order differs
-    from that of the node's dtype, an ``endian`` codec is added.
+    from the node's, an ``endian`` codec is added.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))

@@ -1,4 +1,4 @@
-"""Render the documents of a new hierarchy, or change those of an existing one."""
+"""Render documents for a new hierarchy, or change documents of an existing one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from xr_nczarr.model import BrokenNode, Json
 def render_documents(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     """Render the documents of a hierarchy as a dict mapping keys to bytes, in write order.
 
-    A node's documents come before those of its parent, and the root's documents come after those of
-    all other nodes. An interrupted write therefore does not look like a complete dataset. If
-    `consolidated` is True, the dict includes consolidated metadata.
+    A node's documents come before its parent's, and the root's documents come after all others. An
+    interrupted write therefore does not look like a complete dataset. If `consolidated` is True,
+    the dict includes consolidated metadata.
     """
     zarr = hierarchy.zarr
     documents: dict[str, bytes] = {}
@@ -69,7 +69,7 @@ def refresh_consolidated(
     Raises
     ------
     RefusedError
-        If the path of a node contains a backslash. The document of such a node cannot be read.
+        If the path of a node contains a backslash, because its document cannot be read.
     """
     zarr = hierarchy.zarr
     if zarr.consolidated_key is None:

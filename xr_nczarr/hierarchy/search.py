@@ -337,7 +337,7 @@ class _Search:
         return self.zarr.parse_node(path, documents, limits=self.options.limits, parsed=self.parsed)
 
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
-        """Yield the path and kind of each child of the groups. The kind is None if unknown.
+        """Yield the path and the kind (None if unknown) of each child of the groups.
 
         If a group's metadata does not list its children, the store is listed. If sidecars
         may exist, they are then read too, because they may list the children.

@@ -138,7 +138,7 @@ class _Writer:
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
         """Return a copy of `node` with the dtype, fill value and shape to store for `variable`.
 
-        They can differ from those of `node`, which describe the array as netCDF interprets it.
+        They can differ from the ones in `node`, which describe the array as netCDF interprets it.
         """
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         if not is_fill_value(declared, node.dtype):  # invalid, as reported when the source was read

@@ -28,8 +28,8 @@ class Vintage:
     Attributes
     ----------
     dialect
-        Name of the layout, such as ``"nczarr-4.9.3"``. The number is that of the first release of
-        netCDF-C that wrote the layout.
+        Name of the layout, such as ``"nczarr-4.9.3"``. The number is the first release of netCDF-C
+        that wrote the layout.
     releases
         The releases of netCDF-C that write the layout.
     holder
@@ -419,8 +419,8 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 def is_universal(root: Node | None) -> bool:
     """Return whether the store with this root was written in the dialect ``universal``.
 
-    The superblock of such a store is in the attributes of the root, and also in the members of the
-    root's main document. No other dialect has it in both places.
+    Only in this dialect is the superblock both in the attributes of the root and in the members of
+    the root's main document.
     """
     name = NEWEST.superblock
     return root is not None and name in root.members and name in root.attributes

@@ -78,8 +78,8 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 def _decode(value: Json, recorded: str | None) -> Any:
     """Convert the JSON value of an attribute to a value of its recorded netCDF type.
 
-    If `recorded` is None, the type is inferred. Return None if the attribute should be read as a
-    str that contains its JSON text.
+    If no type is recorded, or if the recorded type cannot represent the value, the type is
+    inferred. Return None if the attribute should be read as a str that contains its JSON text.
     """
     if recorded in (JSON, TEXT):
         return None
@@ -145,8 +145,8 @@ def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[s
 
     If the node has NCZarr metadata, the attributes already have netCDF types and are returned
     unchanged. Otherwise, attributes with JSON values are converted to netCDF types. A `_FillValue`
-    that already has the variable's dtype is left unchanged. `node` is the stored node. It is None
-    for a group or variable that is not stored, or that has unusable metadata.
+    that already has the variable's dtype is left unchanged. `node` is the stored node, or
+    None for a group or variable that is not stored or has unusable metadata.
     """
     if node is not None and is_annotated(node):
         return dict(decoded)

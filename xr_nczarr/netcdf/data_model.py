@@ -103,8 +103,8 @@ class Variable:
         """The value of elements in missing chunks, or None if the variable has no readable array.
 
         If the array declares no fill value, this is zero for numbers, and an empty value (such as
-        an empty string) for all other types. netCDF-C also reads missing chunks of such arrays as
-        zeros. When zarr-python writes such an array, it omits the chunks that contain only zeros.
+        an empty string) for all other types. In this case, netCDF-C also reads missing chunks as
+        zeros, and zarr-python does not write chunks that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value

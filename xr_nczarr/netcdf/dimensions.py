@@ -81,8 +81,8 @@ class DimensionScope:
         Raises
         ------
         MetadataError
-            If a name is invalid or undefined, if the number of names differs from the number of
-            dimensions, or if the size of a dimension contradicts the shape.
+            If a name is invalid or undefined, if the numbers of names and dimensions differ, or if
+            the size of a dimension contradicts the shape.
         """
         shape = node.shape
         if shape is None:

@@ -263,7 +263,7 @@ class _Interpreter:
     def is_written_by_netcdf(self) -> bool:
         """Return whether netCDF-C wrote the store as plain Zarr.
 
-        The dtypes of such a store are interpreted as netCDF types.
+        If so, its dtypes are interpreted as netCDF types.
         """
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.get(PROVENANCE) if root is not None else None

@@ -31,8 +31,8 @@ class Layout:
     dialect
         The name of the NCZarr layout:
 
-        - ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr v3, that of Appendix E of the
-          NCZarr specification.
+        - ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr v3, the layout in Appendix E of
+          the NCZarr specification.
         - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
         - ``"universal"`` is the newest layout with additional objects for netCDF-C 4.9.2 and older.
           zarr-python and netCDF-C 4.9.0 or later can open the store, with one exception: netCDF-C

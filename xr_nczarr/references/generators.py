@@ -75,8 +75,8 @@ class Generator(PickledByFields):
     key, url
         The templates for the key and the URL.
     offset, length
-        The templates for the offset and the length in bytes. Both are None if the references refer
-        to whole objects.
+        The templates for the offset and the length in bytes. None if the references refer to whole
+        objects.
     dimensions
         Mapping from the name of each dimension to its values, in document order. The last dimension
         varies fastest.
@@ -170,8 +170,8 @@ class Generator(PickledByFields):
     def _chunk_keys(self) -> tuple[KeyPattern, list[_IndexNumber]] | None:
         """The pattern of all keys, and a formula for each number in their chunk indices.
 
-        This is None if the generator must be expanded, because it does not meet the conditions in
-        the module docstring.
+        None if the generator must be expanded, because it does not meet the conditions in the
+        module docstring.
         """
         first = {name: domain[0] for name, domain in self.dimensions.items()}
         split = split_chunk_key(str(self._compute_key(first)))

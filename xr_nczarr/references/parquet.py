@@ -170,7 +170,7 @@ class RecordSet(ReferenceSet):
                         yield key, reference
 
     def urls(self, limit: int) -> set[str]:
-        """Return a sample of the URLs in the references: those of the first `limit` chunks.
+        """Return a sample of the URLs: the ones in the references to the first `limit` chunks.
 
         If a record file is damaged or too large, all references to chunks of its array are skipped.
         The error is raised later, when a reference in that file is needed.

@@ -168,8 +168,8 @@ def expand(
     """Convert a reference document to version 0, which lists every reference explicitly.
 
     In the result, inline data is a string, a reference to a whole object is ``[url]``, and a
-    reference to a byte range is ``[url, offset, length]``. The parameters and errors are those of
-    `parse_references`. A `LimitError` is also raised if the generators declare more than
+    reference to a byte range is ``[url, offset, length]``. The parameters and errors are the same
+    as for `parse_references`. A `LimitError` is also raised if the generators declare more than
     `max_references` references.
 
     Examples
@@ -453,8 +453,8 @@ def _domain(value: Any, place: str) -> Domain:
 def _expand_into(refs: dict[str, Any], generator: Generator, max_references: int) -> None:
     """Expand a generator, and store all of its references in `refs`.
 
-    This is necessary if the generator's `pattern` is None, because such a generator cannot look up
-    individual keys.
+    This is necessary if the generator has no `pattern`, because it then cannot look up individual
+    keys.
 
     Raises
     ------

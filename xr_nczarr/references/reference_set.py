@@ -77,8 +77,8 @@ class ReferenceSet(PickledByFields):
         Raises
         ------
         ReferenceSetError
-            If the set declares chunks of the same array, but only under keys whose number of
-            indices differs from that of `key`.
+            If the set declares chunks of the same array, but only under keys that contain more or
+            fewer indices than `key`.
         """
         prefix = key[: key.rfind("/") + 1]
         ranks = self._ranks.get(prefix)

@@ -249,8 +249,8 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
     """Write a directory of parquet files, replacing any existing reference set in it.
 
     A local directory is replaced atomically. In a remote directory, the metadata document of the
-    existing set is removed first, and that of the new set is written last, so that a set never
-    mixes old and new files. If writing fails, the files written so far are deleted if possible.
+    existing set is removed first, and the new one is written last. A set therefore never mixes old
+    and new files. If writing fails, the files written so far are deleted if possible.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:

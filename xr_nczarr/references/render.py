@@ -98,9 +98,9 @@ def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> Refer
 
     - The compressor becomes the last filter, as in kerchunk's own sets, because VirtualiZarr
       before 2.8 supports no other form.
-    - Codec parameters are converted to those of numcodecs. In particular, numbers that netCDF-C
-      writes as strings become integers. If the element size of the shuffle codec is 0, the actual
-      element size is written instead.
+    - Codec parameters are converted to the form that numcodecs uses. In particular, numbers that
+      netCDF-C writes as strings become integers. If the element size of the shuffle codec is 0, the
+      actual element size is written instead.
     - A floating-point `_FillValue` is encoded as xarray encodes it in Zarr v3, because VirtualiZarr
       converts the set to v3. Programs that read v2 directly ignore the `_FillValue` attribute, and
       use the fill value in the array metadata.

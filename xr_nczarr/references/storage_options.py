@@ -211,7 +211,7 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
     """Parse fsspec's `fs` option: a filesystem, or a mapping from protocols to filesystems.
 
     A value in the mapping can also be a dict of filesystem options. Return two values: the mapping,
-    and the protocol for URLs that have none. The protocol is None if `fs` does not determine it.
+    and the protocol for URLs that have none (or None if `fs` does not determine this protocol).
     """
     if fs is None:
         return {}, None

@@ -100,8 +100,7 @@ class CachingStore(_WrapperStore):
     source
         The store to read from.
     url
-        The URL of `source`, which distinguishes the objects of this store from those of other
-        stores in the same cache.
+        The URL of `source`. It distinguishes the objects of different stores in the same cache.
     folder
         Cache directory, which several stores can share. If None, a temporary directory is created,
         and removed when this store and its variants (see `bounded` and `probing`) have been
@@ -278,8 +277,8 @@ class PrefetchGroup:
     def fetch(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
         """Return a mapping from the keys of all objects in the group to the objects.
 
-        The value for a missing object is None. The mapping is empty if any of `keys` is not in this
-        group, or if the group could not be fetched.
+        The key of a missing object maps to None. The mapping is empty if any of `keys` is not in
+        this group, or if the group could not be fetched.
         """
         if not self._keys.issuperset(keys):
             return {}
@@ -318,8 +317,8 @@ class MemoizingStore(_WrapperStore):
 class RolledBackStore(_OverlayStore):
     """A store that shows some objects as they were before an interrupted write.
 
-    `before` maps the keys of these objects to their earlier bytes. The value is None for an object
-    that did not exist before the write.
+    `before` maps the key of each of these objects to its earlier bytes, or to None if the object
+    did not exist before the write.
     """
 
     def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:

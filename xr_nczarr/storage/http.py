@@ -158,8 +158,8 @@ class CheckedResponse(aiohttp.ClientResponse):
         aiohttp.ClientPayloadError
             If no range was requested, if the header is missing or invalid, or if the sent range
             does not contain the first requested byte. For a suffix, the error is also raised if
-            the header does not state the size of the object, or if the sent range does not reach
-            the end of the object.
+            the header does not state the object's size, or if the sent range does not reach the
+            object's end.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())

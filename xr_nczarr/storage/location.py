@@ -54,9 +54,8 @@ class Location:
         An absolute path, or an fsspec URL without its fragment. Empty if the target is neither a
         path nor a URL.
     medium, format, zarr_format
-        The storage medium, the format and the Zarr version requested by ``mode=`` in the URL
-        fragment. `zarr_format` is ``"1"``, ``"2"`` or ``"3"``. Each attribute is None if the
-        fragment does not specify it.
+        The storage medium, the format and the Zarr version (``"1"``, ``"2"`` or ``"3"``) that the
+        URL fragment requests with ``mode=``. None if the fragment does not specify it.
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray
@@ -127,7 +126,7 @@ class StoreObject(NamedTuple):
     """A folder in an obstore or zarr-python store that must be accessed with that package.
 
     `unwrapped` is the location at which the same objects can be accessed without zarr-python, for
-    example the directory behind a `LoggingStore`. It is None if there is no such location.
+    example the directory behind a `LoggingStore`, or None if no such location exists.
     """
 
     store: Any
@@ -287,8 +286,8 @@ def _locate_fsspec_object(target: Any) -> Location:
 def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
     """Return the filesystem inside fsspec's wrappers and the path in that filesystem.
 
-    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`. If there are none, return the
-    arguments unchanged.
+    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`. If there is no wrapper, return
+    the arguments unchanged.
     """
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
     from fsspec.implementations.dirfs import DirFileSystem

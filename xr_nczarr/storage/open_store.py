@@ -188,7 +188,7 @@ def open_url(
     options
         Options for the client. They are used instead of ``access.options``.
     filesystem
-        The filesystem to use. If it is None, the URL and `options` determine the client.
+        The filesystem to use. If None, the URL and `options` determine the client.
     """
     trust = None if access.trusted else ConfinedTrust.below(url)
     rules = replace(access.rules, trust=trust)

@@ -35,7 +35,7 @@ class ListedObject(NamedTuple):
     """An object in a listing.
 
     `size` is in bytes. `version` is a string that changes whenever the object changes, such as an
-    ETag. Each of the two is None if the server's listing does not contain this information.
+    ETag. Either is None if the server's listing does not contain it.
     """
 
     key: str
@@ -142,8 +142,8 @@ def map_ahead(
     """Yield ``work(item)`` for each item, in order, with up to `count` calls in progress.
 
     While the caller processes a result, the threads of `executor` compute the next ones.
-    `count_after` is called with each result and returns the new value of `count`. If `count_after`
-    is None, `count` never changes.
+    `count_after` is called with each result and returns the new value of `count`. Without
+    `count_after`, `count` never changes.
     """
     source = iter(items)
     pending = deque(executor.submit(work, item) for item in islice(source, count))

@@ -287,7 +287,8 @@ def page_error(
 ) -> StorageError:
     """Return the error for a web page that a server sent in place of an object.
 
-    `expected` describes what was requested. `page` is the beginning of the web page.
+    `expected` describes the requested object or byte range. `page` is the beginning of the web
+    page.
     """
     return StorageError(
         f"the server sent a web page instead of {expected}; the page begins with {quote(page)}",

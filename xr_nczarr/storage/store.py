@@ -210,8 +210,8 @@ class Store(ABC):
     def fetch_versions(self, ranges: Sequence[ByteRange]) -> Iterator[Versioned | None]:
         """Yield the bytes and the object's version for each range, or None for a missing object.
 
-        The version is a string that changes whenever the object changes. It is None if the store
-        does not know the version.
+        The version is a string that changes whenever the object changes, or None if the store does
+        not know the version.
         """
         for data in self.fetch_ranges(ranges):
             yield None if data is None else Versioned(data)

@@ -1,7 +1,7 @@
 """Print a store as CDL, the text format that ``ncdump`` writes and ``ncgen`` reads.
 
-The output matches that of ncdump 4.9, except where ncgen could not recreate the dataset from the
-output of ncdump:
+The output is the same as ncdump 4.9's, except where ncgen could not recreate the dataset from
+ncdump's output:
 
 - Numbers have as many digits as they need to round-trip, unless `precision` is set.
 - Negative zeros have a decimal point, because ncgen reads ``-0`` as 0.

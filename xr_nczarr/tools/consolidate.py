@@ -54,9 +54,9 @@ def consolidate(
     Raises
     ------
     UnsupportedError
-        If the store is not writable, if the Zarr version does not support consolidated metadata, or
-        if the store has the layout of netCDF-C 4.8.0, which keeps NCZarr metadata in separate
-        objects.
+        If the store is not writable, or if the Zarr version does not support consolidated metadata.
+        The layout of netCDF-C 4.8.0 is not supported either, because it keeps NCZarr metadata in
+        separate objects.
     NotFoundError
         If the store does not exist.
     """
