@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -27,7 +27,6 @@ from xr_nczarr.locks import InFlight, ProcessLock
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -158,8 +157,9 @@ def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, .
 def write_chunks(
     writes: Sequence[ArrayWrite],
     store: Store,
-    options: WriteOptions,
-    progress: Progress | None = None,
+    progress: Progress,
+    *,
+    concurrent: bool = False,
 ) -> None:
     """Write NumPy arrays one after another, and all dask arrays in one dask graph.
 
@@ -168,31 +168,32 @@ def write_chunks(
     Parameters
     ----------
     progress
-        The progress bar of an enclosing operation. If None, ``options.progress`` determines whether
-        the write shows its own bar.
+        The progress bar to advance by the number of bytes written.
+    concurrent
+        Whether another writer may extend the arrays at the same time. If so, values that are stored
+        beyond the end of an array are kept.
     """
-    if not writes:
-        return
-    total = sum(write.data.nbytes for write in writes)
     uploads = Uploads(store.max_puts)
-    with nullcontext(progress) if progress else Progress(options.progress, total) as progress:
-        try:
-            targets = (_BlockTarget(item, store, options, uploads, progress) for item in writes)
-            store_values(writes, targets)
-            uploads.finish()
-        except BaseException:
-            # After an error, dask's threads, including those of workers, keep running. They could
-            # overwrite the values of a later write.
-            uploads.end_everywhere()
-            raise
+    try:
+        targets = (_BlockTarget(item, store, uploads, progress, concurrent) for item in writes)
+        store_values(writes, targets)
+        uploads.finish()
+    except BaseException:
+        # After an error, dask's threads, including those of workers, keep running. They could
+        # overwrite the values of a later write.
+        uploads.end_everywhere()
+        raise
 
 
-def write_later(writes: Sequence[ArrayWrite], store: Store, options: WriteOptions) -> Delayed:
-    """Return a dask object that writes dask arrays when it is computed."""
+def write_later(writes: Sequence[ArrayWrite], store: Store) -> Delayed:
+    """Return a dask object that writes dask arrays when it is computed.
+
+    By then, another writer may have extended the arrays; see `write_chunks`.
+    """
     import dask
 
     uploads, progress = Uploads(), Progress(False)
-    targets = (_BlockTarget(item, store, options, uploads, progress) for item in writes)
+    targets = (_BlockTarget(item, store, uploads, progress, True) for item in writes)
     stored = store_values(writes, targets, compute=False)
     delayed: Delayed = dask.delayed(flush, pure=False)(store, stored)
     return delayed
@@ -238,14 +239,14 @@ class _BlockTarget:
         self,
         write: ArrayWrite,
         store: Store,
-        options: WriteOptions,
         uploads: Uploads,
         progress: Progress,
+        concurrent: bool,
     ) -> None:
         node = write.node
-        if options.mode == "r+" or not options.compute:
-            # These writes hold no lock, so an append may have extended the last, partial chunk.
-            # Rounding the shape up to whole chunks preserves the appended values in that chunk.
+        if concurrent:
+            # An append may have extended the last, partial chunk. Rounding the shape up to whole
+            # chunks preserves the appended values in that chunk.
             cells = zip(node.shape, node.object_shape, strict=True)
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)

@@ -46,6 +46,7 @@ from xr_nczarr.hierarchy import (
     open_journal,
     refresh_consolidated,
 )
+from xr_nczarr.progress import Progress
 from xr_nczarr.storage import WRITER_LOCK, Store, is_file_manager_file
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks, write_later
 from xr_nczarr.writing.write_options import WriteOptions
@@ -194,8 +195,15 @@ class Transaction:
         now = [write for write in plan.writes if options.compute or not write.deferrable]
         staged = plan.new or bool(plan.first and plan.first.chunks)
         staged |= options.compute and (options.atomic or options.mode == "w")
+
+        def write_values(work: Store) -> None:
+            total = sum(write.data.nbytes for write in now)
+            with Progress(options.progress and bool(now), total) as bar:
+                # Region writes usually hold no lock.
+                write_chunks(now, work, bar, concurrent=options.mode == "r+" or not options.compute)
+
         try:
-            self.commit(plan, lambda work: write_chunks(now, work, options), staged=staged)
+            self.commit(plan, write_values, staged=staged)
         except Exception as error:
             left = _state_after_failure(plan, self.store, in_place=not self._is_staged(staged))
             if isinstance(error, NczarrError):
@@ -206,7 +214,7 @@ class Transaction:
         if options.compute:
             return None
         late = [write for write in plan.writes if write.deferrable]
-        return write_later(late, self.store, options)
+        return write_later(late, self.store)
 
     def _without_applied(self, plan: WritePlan) -> WritePlan:
         """Return an empty plan if `plan` repeats the interrupted append; otherwise, return `plan`.
