@@ -51,7 +51,7 @@ def test_accessor_finds_store_after_common_operations(operation, directory):
     assert "2 of 4 " in repr(overview)
 
 
-def test_accessor_info_uses_open_dataset_options(directory):
+def test_info_method_of_accessor_reuses_options_passed_to_open_dataset(directory):
     (directory / ".zmetadata").write_text("{")
     dataset = xr.open_dataset(directory, engine="nczarr", consolidated=False)
     assert "NCZarr metadata" in repr(dataset.nczarr.info())
@@ -64,7 +64,7 @@ def test_accessor_finds_mapping_only_in_process_that_opened_it(store):
         pickle.loads(pickle.dumps(dataset)).nczarr.info()
 
 
-def test_accessor_verify_checks_store_of_dataset(directory):
+def test_verify_method_of_accessor_checks_store_of_dataset(directory):
     dataset = xr.open_dataset(directory, engine="nczarr")
     result = dataset.nczarr.verify()
     assert str(result) == str(xr_nczarr.verify(directory))
@@ -91,7 +91,7 @@ def test_accessor_on_datatree_finds_store(store):
     assert repr(tree.nczarr.info()) == repr(xr_nczarr.info(store))
 
 
-def test_accessor_error_for_dataset_without_store_suggests_fix(store):
+def test_error_for_accessor_on_dataset_without_known_store_suggests_fix(store):
     for other in (xr.Dataset(), xr.open_dataset(store, engine="nczarr")["v"]):
         with pytest.raises(NotFoundError, match=r"opened is unknown.*Call the method on"):
             other.nczarr.info()

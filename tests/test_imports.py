@@ -203,7 +203,7 @@ def test_opening_dataset_imports_only_libraries_imported_by_xarray(store):
     assert imported_by(code + ", decode_times=False).load()", store) == expected
 
 
-def test_opening_with_chunks_imports_and_uses_dask(store):
+def test_opening_dataset_with_chunks_argument_imports_and_uses_dask(store):
     code = "import sys, xarray\nds = xarray.open_dataset(sys.argv[1], engine='nczarr', chunks={})"
     assert "dask" in imported_by(code + "\nassert ds.v.data.sum().compute() == 6", store)
 

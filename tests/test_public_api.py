@@ -62,7 +62,7 @@ def test_every_public_name_is_documented():
     assert not [name for name in xr_nczarr.__all__ if not inspect.getdoc(getattr(xr_nczarr, name))]
 
 
-def test_dir_and_help_list_lazily_imported_public_names():
+def test_lazily_imported_public_names_are_listed_by_dir_and_help():
     code = "import xr_nczarr; assert {*xr_nczarr.__all__} <= {*dir(xr_nczarr)}"
     code += "; import pydoc; page = pydoc.plain(pydoc.render_doc(xr_nczarr))"
     code += "; assert 'to_nczarr(obj' in ''.join(page.split())"  # Python 3.13 wraps signatures

@@ -173,7 +173,9 @@ def test_time_coordinate_with_missing_chunk_gets_no_index(number, store, served)
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_warning_includes_invalid_attribute_even_if_chunk_is_missing(attribute, store):
+def test_warning_about_undecodable_variable_includes_attribute_name_even_if_its_chunk_is_missing(
+    attribute, store
+):
     change(store, "t", **IMPOSSIBLE[attribute])
     (store / "t/0.0").unlink()
     with pytest.warns(xr.SerializationWarning, match=f"^/t .*attribute {attribute}: xarray cannot"):
@@ -260,7 +262,7 @@ def test_character_array_is_decoded_even_if_another_array_is_unreadable(tmp_path
     assert opened.good.values.tolist() == [b"abc", b"def"]
 
 
-def test_scalar_named_like_dimension_is_dropped_with_warning(tmp_path):
+def test_scalar_with_same_name_as_dimension_is_dropped_with_warning(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     members |= {"a/.zarray": array_document((4,)), "a/.zattrs": {"_ARRAY_DIMENSIONS": ["x"]}}
     members |= {"x/.zarray": array_document(()), "x/.zattrs": {"_ARRAY_DIMENSIONS": []}}
@@ -274,7 +276,7 @@ def test_scalar_named_like_dimension_is_dropped_with_warning(tmp_path):
     assert list(xr.open_dataset(store, engine="nczarr", drop_variables="a").variables) == ["x"]
 
 
-def test_store_opens_if_array_too_large_for_numpy_is_dropped(store):
+def test_store_opens_if_drop_variables_lists_array_that_is_too_large_for_numpy(store):
     document = json.loads((store / "x/.zarray").read_text()) | {"shape": [1 << 62]}
     put(store, {"y/.zarray": document, "y/.zattrs": {"_ARRAY_DIMENSIONS": ["y"]}})
     options = {"consolidated": False, "drop_variables": "y"}
@@ -405,7 +407,7 @@ def test_damaged_group_metadata_does_not_affect_other_groups(tree, caplog):
 
 
 @pytest.mark.parametrize("damage", ["damaged", "missing"])
-def test_unreadable_group_is_reported_by_info_dump_verify_copy_and_upgrade(tree, damage):
+def test_unreadable_group_is_reported_instead_of_silently_skipped(tree, damage):
     store, key = tree
     if damage == "missing":
         del store[key]

@@ -37,13 +37,13 @@ def opened(store: dict[str, Any], way: str, **options: Any) -> xr.Dataset:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("numbers", [[np.nan, 1.0, 1.0], [1.0, np.nan, 1.0]], ids=str)
-def test_missing_dates_in_calendars_unsupported_by_numpy_are_nan(numbers, way):
+def test_missing_dates_in_calendars_unsupported_by_numpy_are_read_as_nan(numbers, way):
     dates = load(opened(stored(numbers, calendar="noleap"), way), way).t
     assert dates.isnull().values.tolist() == np.isnan(numbers).tolist()
     assert dates.values[2] == cftime.DatetimeNoLeap(2000, 1, 2)
 
 
-def test_missing_dates_in_coordinate_are_nan():
+def test_missing_dates_in_coordinate_are_also_missing_in_index():
     store: dict[str, Any] = {}
     attributes = {"units": "days since 2000-01-01", "calendar": "360_day"}
     numbers = xr.Variable("x", [0.0, np.nan, 2.0], attributes)
@@ -53,7 +53,7 @@ def test_missing_dates_in_coordinate_are_nan():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_missing_dates_among_dates_outside_numpy_range_are_nan(way):
+def test_missing_dates_among_dates_outside_numpy_range_are_read_as_nan(way):
     dates = load(opened(stored([FAR, np.nan, 1.0, FAR]), way), way).t.values
     assert [type(date) for date in dates[[0, 2, 3]]] == [cftime.DatetimeGregorian] * 3
     assert np.isnan(dates[1])
@@ -94,7 +94,7 @@ def test_reading_dates_more_precise_than_inferred_resolution_raises_metadata_err
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_time_differences_use_declared_resolution_if_it_is_fine_enough(way):
+def test_time_differences_are_decoded_to_declared_resolution_if_it_is_fine_enough(way):
     store = stored([0.0, 1 / 3, 1.0], units="minutes", dtype="timedelta64[s]")
     differences = load(opened(store, way), way).t
     assert differences.dtype == "m8[s]"

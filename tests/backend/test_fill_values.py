@@ -144,7 +144,9 @@ def test_empty_strings_are_not_masked_as_missing_values(tmp_path: Path, way: str
 
 
 # Regression D20
-def test_chunks_of_zeros_omitted_by_xarray_are_read_as_zeros(tmp_path: Path) -> None:
+def test_chunks_of_zeros_are_read_as_zeros_even_if_xarray_did_not_write_them(
+    tmp_path: Path,
+) -> None:
     written = xr.Dataset(
         {
             "i": ("x", np.array([0, 0, 3, 4], "i4")),

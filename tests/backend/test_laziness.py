@@ -145,7 +145,9 @@ def index(size, *, outside=False):
 @pytest.mark.filterwarnings("ignore:Out of bound index:DeprecationWarning")  # from NumPy 2.2
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(KINDS))
-def test_lazy_selections_match_in_memory_selections(variables_of_every_kind, data, name):
+def test_lazy_selections_return_same_values_as_selections_of_loaded_data(
+    variables_of_every_kind, data, name
+):
     path, held = variables_of_every_kind
     lazy = opened(path, cache=False, decode_cf=name != "undecoded")[name].variable
     eager = held[name].variable
@@ -210,7 +212,7 @@ def test_lazy_array_repr_shows_shape_and_dtype_without_reading(stored):
     assert repr(variable[1:, 0]._data).count("SelectedArray(shape=(5, 8), dtype=int32)") == 1
 
 
-def test_opening_reads_only_metadata(http_server, stored, tmp_path):
+def test_opening_store_reads_only_metadata(http_server, stored, tmp_path):
     shutil.copytree(stored, Path(http_server.root, "s"))
     opened(f"{http_server.url}/s")
     requested = {request.path.rpartition("/")[2] for request in http_server.requests}
@@ -235,7 +237,9 @@ def test_opening_reads_only_metadata(http_server, stored, tmp_path):
         ),
     ],
 )
-def test_selection_fetches_only_intersecting_chunks(selection, chunks, http_server, stored):
+def test_selection_fetches_only_chunks_that_contain_selected_values(
+    selection, chunks, http_server, stored
+):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["v"]
     http_server.clear()
@@ -255,7 +259,7 @@ def test_reading_row_of_uncompressed_chunk_fetches_only_bytes_of_that_row(http_s
     assert request.range == "bytes=16-31"
 
 
-def test_opening_sends_few_get_requests_and_no_list_requests(s3_server, stored, tmp_path):
+def test_opening_store_sends_few_get_requests_and_no_list_requests(s3_server, stored, tmp_path):
     options = {"storage_options": s3_server.storage_options}
     url = s3_server.upload(stored, "single")
     s3_server.clear()
@@ -292,7 +296,7 @@ def test_coordinates_are_fetched_concurrently_and_only_once(http_server, tmp_pat
 
 @with_async
 @pytest.mark.parametrize("options", [{}, {"decode_cf": False}, {"chunks": {}}], ids=str)
-def test_load_async_matches_load(variables_of_every_kind, options):
+def test_load_async_returns_same_dataset_as_load(variables_of_every_kind, options):
     path, _ = variables_of_every_kind
 
     async def load():

@@ -58,7 +58,7 @@ LOCAL_TARGETS = {
 
 
 @pytest.mark.parametrize("name", LOCAL_TARGETS)
-def test_local_store_opens_from_path_url_mapping_or_fsspec_mapper(name, stored):
+def test_local_store_can_be_opened_through_paths_urls_and_mappings(name, stored):
     check(xr.open_dataset(LOCAL_TARGETS[name](stored), engine="nczarr"))
 
 
@@ -103,7 +103,7 @@ def test_s3_store_opens(fragment, stored, s3_server):
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.10"])
-def test_open_and_explain_work_without_s3_list_permission(release, tmp_path, s3_server):
+def test_store_can_be_opened_and_explained_without_s3_list_permission(release, tmp_path, s3_server):
     write_vintage(tmp_path / "store", sample(release), release)
     s3_server.restore({f"store/{k}": data for k, data in read_objects(tmp_path / "store").items()})
     url, options = f"{s3_server.url}/store", s3_server.storage_options
@@ -116,7 +116,7 @@ def test_open_and_explain_work_without_s3_list_permission(release, tmp_path, s3_
 
 
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])
-def test_copying_and_writing_references_need_no_s3_list_permission(
+def test_copying_store_and_writing_references_to_it_require_no_s3_list_permission(
     client, stored, tmp_path, s3_server
 ):
     url = s3_server.upload(stored, "store")
@@ -133,7 +133,7 @@ def test_copying_and_writing_references_need_no_s3_list_permission(
         xr_nczarr.to_nczarr(xr.Dataset(), f"{s3_server.url}/new", storage_options=options)
 
 
-def test_s3_store_can_be_opened_by_https_url(stored, s3_server):
+def test_s3_store_can_be_opened_through_https_url(stored, s3_server):
     s3_server.upload(stored, "store")
     url = f"{s3_server.endpoint}/{s3_server.bucket}/store#mode=nczarr,s3"
     check(xr.open_dataset(url, engine="nczarr", storage_options=s3_server.storage_options))
@@ -191,7 +191,7 @@ def test_xarray_chooses_engine_by_itself_only_for_nczarr_metadata_or_url(stored,
         assert not guess(other)
 
 
-def test_groups_open_individually_or_as_datatree(stored):
+def test_groups_can_be_opened_individually_or_as_datatree(stored):
     with xr.open_dataset(stored, engine="nczarr", group="inner") as inner:
         np.testing.assert_array_equal(inner["u"].values, np.arange(4))
         assert inner["u"].dims == ("y",)

@@ -168,7 +168,7 @@ def test_zero_fill_value_in_reference_set_is_not_masked_regardless_of_target_typ
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_zero_in_reference_set_is_masked_only_if_use_zarr_fill_value_as_mask_is_true(
+def test_use_zarr_fill_value_as_mask_option_determines_whether_zeros_in_reference_set_are_masked(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")
@@ -304,7 +304,7 @@ def test_integer_scale_factor_with_missing_values_decodes_to_floats(version):
     ],
     ids=lambda attributes: "-".join(attributes),
 )
-def test_null_cf_attributes_yield_same_dataset_with_nczarr_and_zarr_engines(version, attributes):
+def test_null_cf_attributes_have_same_effect_with_nczarr_and_zarr_engines(version, attributes):
     fill = None if version == 2 else 0
     store = written(version, data=np.arange(2.0), fill_value=fill, attributes=attributes)
     xr.testing.assert_identical(
@@ -375,7 +375,7 @@ def test_json_attributes_copied_to_nczarr_have_types_that_netcdf_c_infers(tmp_pa
     assert xr.open_dataset(plain, engine="nczarr").attrs["small"].dtype == "int32"
 
 
-def test_dump_shows_json_attributes_as_read_by_netcdf_c(tmp_path):
+def test_dump_shows_json_attributes_as_netcdf_c_reads_them(tmp_path):
     attributes = {"n": 5, "deep": {"a": 1}, "several": [1, 2], "none": None}
     plain = put(tmp_path / "plain", {".zgroup": {"zarr_format": 2}, ".zattrs": attributes})
     text = str(xr_nczarr.dump(plain))
@@ -464,7 +464,7 @@ def test_chunks_and_original_shape_in_encoding_of_scalar_are_empty_tuples():
     assert (encoding["chunks"], encoding["original_shape"]) == ((), ())
 
 
-def test_dask_blocks_of_sharded_array_match_shards():
+def test_dask_blocks_of_sharded_array_have_same_shape_as_shards():
     store = written(3, data=np.arange(8), chunks=(2,), shards=(4,))
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
     dataset = xr.open_dataset(objects, engine="nczarr", chunks={}).v
@@ -474,7 +474,7 @@ def test_dask_blocks_of_sharded_array_match_shards():
         assert xr.open_dataset(objects, engine="nczarr", chunks={"x": 2}).v.chunks == ((2,) * 4,)
 
 
-def test_encoding_records_stored_byte_order():
+def test_dtype_in_encoding_has_byte_order_of_stored_values():
     dataset = opened(written(2, data=np.arange(3, dtype=">i4"), fill_value=None))
     assert dataset.dtype == np.dtype("=i4")
     assert dataset.encoding["dtype"] == np.dtype(">i4")
@@ -522,7 +522,7 @@ def test_variables_have_same_order_as_in_consolidated_metadata(version):
     assert list(xr.open_dataset(store, engine="zarr").variables) == list(result.variables)
 
 
-def test_variables_are_sorted_by_name_without_consolidated_metadata(tmp_path):
+def test_variables_are_sorted_by_name_if_store_has_no_consolidated_metadata(tmp_path):
     dataset = xr.Dataset({name: ("x", [1, 2]) for name in ORDER})
     dataset.to_zarr(tmp_path / "a", zarr_format=2, consolidated=False)
     assert list(xr.open_dataset(tmp_path / "a", engine="nczarr").variables) == sorted(ORDER)

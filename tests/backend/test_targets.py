@@ -174,7 +174,7 @@ def test_reference_options_apply_to_parquet_reference_sets(memory, tmp_path):
         xr.open_dataset(tmp_path / "plain", engine="nczarr", storage_options=options)
 
 
-def test_store_with_reference_set_suffix_can_be_read(memory, tmp_path):
+def test_zarr_store_whose_name_looks_like_reference_set_can_be_read(memory, tmp_path):
     dataset = xr.Dataset({"t": ("x", VALUES)})
     for target in (f"{tmp_path}/a.parq", "memory://plain/a.parquet", f"{tmp_path}/a.json"):
         xr_nczarr.to_nczarr(dataset, target)

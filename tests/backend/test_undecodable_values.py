@@ -24,7 +24,7 @@ def test_warning_about_undecodable_attribute_includes_attribute_name(attributes)
     assert dataset["a"].values.tolist() == [1, 2]
 
 
-def test_empty_time_variable_with_non_text_bounds_opens_with_warning():
+def test_empty_time_variable_whose_bounds_attribute_is_not_text_opens_with_warning():
     objects = plain_objects(
         shape=[0], units="days since 2000-01-01", calendar="noleap", bounds=[0, 1]
     )

@@ -24,7 +24,7 @@ FOUR = np.arange(4, dtype="f4")
 
 
 # Regression D23
-def test_arrays_of_types_unsupported_by_netcdf_do_not_prevent_opening(
+def test_arrays_of_types_unsupported_by_netcdf_do_not_prevent_opening_store(
     tmp_path: Path, way: str
 ) -> None:
     values = {
@@ -66,7 +66,9 @@ def test_unknown_codec_breaks_only_its_variable(tmp_path: Path, way: str, codec:
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_broken_variables_do_not_prevent_opening_with_dask(tmp_path: Path, chunks: Any) -> None:
+def test_store_with_broken_variables_can_be_opened_with_and_without_dask(
+    tmp_path: Path, chunks: Any
+) -> None:
     """With dask, xarray reads one item of every object array. A failure affects only one array."""
     vlen = {"filters": [{"id": "vlen-utf8"}, {"id": "nobody-knows-this"}]}
     odd = array_document((2,), "|O", fill_value="", **vlen)
@@ -125,7 +127,7 @@ def test_invalid_compression_level_breaks_only_its_variable() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("dropped", ["single name", "iterator", "array"])
-def test_dimension_size_conflict_with_dropped_variable_does_not_prevent_reading(
+def test_dimension_size_conflict_with_dropped_variable_does_not_prevent_reading_other_variables(
     version: int, dropped: str
 ) -> None:
     def unused() -> Any:
@@ -165,7 +167,9 @@ def test_unreadable_v3_array_keeps_its_dimension_names() -> None:
 
 
 @pytest.mark.skipif(os.sep == "\\", reason="names cannot contain backslashes")
-def test_array_names_with_backslash_do_not_prevent_opening(tmp_path: Path, way: str) -> None:
+def test_array_and_group_names_with_backslash_do_not_prevent_opening_store(
+    tmp_path: Path, way: str
+) -> None:
     """Stores reject such keys, but netCDF-C and zarr-python write them on Unix."""
     store = store_with_good_array(tmp_path / "s", **{"a\\b": array_document((2,), "<i4")})
     put(store, {"g\\h/.zgroup": b'{"zarr_format": 2}'})

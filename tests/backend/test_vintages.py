@@ -103,7 +103,7 @@ def test_stored_values_are_decoded_according_to_cf_conventions(
     assert opened.holes.encoding["_FillValue"].dtype == "f8"
 
 
-def test_encoding_has_same_keys_as_netcdf4_engine(tmp_path: Path) -> None:
+def test_encoding_has_same_keys_as_with_netcdf4_engine(tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", sample("4.10"), "4.10")
     opened = xr.open_dataset(store, engine="nczarr")
     expected = {"zlib": True, "complevel": 4, "shuffle": True, "fletcher32": False}
@@ -266,7 +266,9 @@ def test_netcdf_c_4_8_0_store_opens_with_typed_attributes(tmp_path: Path, way: s
 
 
 # Regression D10
-def test_stores_written_with_noxarray_have_anonymous_dimensions(tmp_path: Path, way: str) -> None:
+def test_variables_in_stores_written_in_noxarray_mode_have_anonymous_dimensions(
+    tmp_path: Path, way: str
+) -> None:
     result = read(write_netcdf_c(tmp_path / "s", "nczarr,noxarray"), way, **RAW)
     anonymous = tuple(f"_Anonymous_Dimension_{size}" for size in (3, 4))
     assert result.padded_f4.dims == anonymous

@@ -54,7 +54,7 @@ def test_stores_are_found_through_index_pages_of_web_servers(served, hidden, spe
         assert all(path.startswith("/data%20set/") for path in paths)
 
 
-def test_nczarr_and_zarr_engines_open_store_found_through_index_pages_identically(tmp_path):
+def test_store_found_through_index_pages_opens_identically_with_nczarr_and_zarr_engines(tmp_path):
     dataset = tree().to_dataset()
     dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
     with IndexServer(tmp_path) as server:
@@ -249,7 +249,7 @@ def test_missing_group_is_reported_without_listing_folders(served, group):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_web_page_instead_of_chunk_raises_storage_error(http_server, cached, zarr_format):
+def test_web_page_received_instead_of_chunk_raises_storage_error(http_server, cached, zarr_format):
     values = xr.Dataset({"v": ("x", [1.0, np.nan])}).chunk(x=1)
     store = f"{http_server.root}/store"
     encoding = {"v": {"compressors": None}}
@@ -271,7 +271,9 @@ def test_web_page_instead_of_chunk_raises_storage_error(http_server, cached, zar
 
 @pytest.mark.parametrize("fallback", [None, PAGE], ids=["without pages", "with pages"])
 @pytest.mark.parametrize("key", ["v/.zattrs", ".zattrs", "v/.zarray", "g/.zgroup"])
-def test_login_page_instead_of_metadata_raises_storage_error(http_server, cached, key, fallback):
+def test_login_page_received_instead_of_metadata_raises_storage_error(
+    http_server, cached, key, fallback
+):
     store = Path(http_server.root, "store")
     xr_nczarr.to_nczarr(tree(), store, consolidated=False)
     http_server.fallback = fallback
@@ -293,7 +295,7 @@ def test_web_pages_are_never_cached(http_server, tmp_path):
     assert opened(url, storage_options=options).identical(tree())
 
 
-def test_store_with_markup_in_values_is_read(http_server):
+def test_strings_that_contain_html_tags_are_read_unchanged(http_server):
     text = np.array(["<p>", "plain", "<!-- note -->"], object)
     put(Path(http_server.root), {"keep": b""})
     xr.Dataset({"s": ("x", text)}).nczarr.to_nczarr(f"{http_server.root}/store", zarr_format=3)
@@ -301,7 +303,7 @@ def test_store_with_markup_in_values_is_read(http_server):
     assert dataset.s.values.tolist() == text.tolist()
 
 
-def test_values_resembling_web_page_are_read(http_server):
+def test_chunk_whose_bytes_resemble_web_page_is_read(http_server):
     values = np.frombuffer(b"<!---->" * 140 + b"<?xml?>", np.uint8)
     encoding = {"v": {"compressors": None}}
     dataset = xr.Dataset({"v": ("x", values)})
@@ -319,7 +321,7 @@ def test_web_page_returned_by_http_mapper_raises_storage_error(http_server):
         opened(mapper)
 
 
-def test_chunk_is_treated_as_missing_if_missing_status_option_lists_response_status(
+def test_chunk_is_treated_as_missing_if_response_status_is_listed_in_missing_status_option(
     http_server: HttpServer,
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:

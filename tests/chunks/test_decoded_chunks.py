@@ -111,7 +111,9 @@ def test_chunk_larger_than_array_is_valid(tmp_path: Path, way: str) -> None:
 
 # Regression D32
 @pytest.mark.parametrize("name", ["checked", "checked_zlib"])
-def test_wrong_checksum_raises_error_naming_chunk(tmp_path: Path, way: str, name: str) -> None:
+def test_error_for_wrong_checksum_includes_variable_and_chunk(
+    tmp_path: Path, way: str, name: str
+) -> None:
     store = write_netcdf_c(tmp_path / "s")
     chunk = store / name / "1"
     data = bytearray(chunk.read_bytes())
@@ -137,7 +139,7 @@ COMPRESSORS = [
 # Regression D34
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=str)
 @pytest.mark.parametrize("kept", [0, 10, -1])
-def test_truncated_chunk_raises_error_naming_chunk(
+def test_error_for_truncated_chunk_includes_variable_and_chunk(
     tmp_path: Path, way: str, compressor: Any, kept: int
 ) -> None:
     values = np.arange(200, dtype="f8") // 9

@@ -175,7 +175,7 @@ def test_nearest_away_mode_rounds_largest_double_below_one_half_to_zero():
         "far above uint8",
     ],
 )
-def test_values_outside_integer_range_are_rejected_clamped_or_wrapped(
+def test_values_outside_integer_range_are_rejected_clamped_or_wrapped_as_configured(
     value, data_type, clamped, wrapped
 ):
     dtype = "float64" if isinstance(value, float) else "int32"
@@ -190,7 +190,7 @@ def test_values_outside_integer_range_are_rejected_clamped_or_wrapped(
         stored(node, [value])
 
 
-def test_values_outside_float_range_are_rejected_or_clamped_to_infinity():
+def test_values_outside_float_range_are_rejected_or_clamped_to_infinity_as_configured():
     node = array_of("float64", cast_value("float16", out_of_range="clamp"), LITTLE)
     expected = np.array([np.inf, -np.inf, 65504, -0.0], "f2")
     assert stored(node, [65520, -1e300, 65519, -0.0]) == expected.tobytes().hex()
@@ -222,7 +222,7 @@ def test_first_matching_scalar_map_entry_wins():
     np.testing.assert_array_equal(decoded, [np.nan, 1, 7, 9, 3])
 
 
-def test_cast_value_applies_same_rules_when_decoding_and_encoding():
+def test_cast_value_codec_applies_same_rules_when_decoding_and_encoding():
     node = array_of("int8", cast_value("float32"), LITTLE, shape=(1,))
     codec = compile_codec(node)
     assert codec.decode(np.array([2.5], "<f4").tobytes()).tolist() == [2]
@@ -287,7 +287,7 @@ def test_casts_agree_with_exact_arithmetic(data, source, target, rounding):
 # scale_offset ----------------------------------------------------------------------------------
 
 
-def test_scale_offset_computes_in_array_dtype():
+def test_scale_offset_codec_computes_in_array_dtype():
     values = np.array([5.1, -3, np.inf, 1e38], "f4")
     node = array_of("float32", scale_offset(offset=5, scale=0.1), LITTLE)
     expected = (values - np.float32(5)) * np.float32(0.1)
@@ -527,7 +527,7 @@ def test_casts_are_rejected_in_v2(tmp_path):
 
 
 @pytest.mark.parametrize("fill", [-1.0, 0.26, np.nan, 1e9], ids=str)
-def test_fill_value_changed_by_cast_is_rejected(tmp_path, fill):
+def test_fill_value_that_cast_would_change_is_rejected(tmp_path, fill):
     with pytest.raises(
         ConflictError, match=r"cannot store the fill value.*fill_value in the encoding"
     ):
@@ -553,7 +553,7 @@ def test_fill_value_in_scalar_map_is_preserved(tmp_path):
     np.testing.assert_array_equal(read, [0.5, np.nan, np.nan])
 
 
-def test_error_for_out_of_range_value_names_variable_and_chunk(tmp_path):
+def test_error_for_out_of_range_value_includes_variable_and_chunk(tmp_path):
     with pytest.raises(
         ChunkError, match=r"value 40000.* does not fit in dtype int16.*variable /v, chunk \(0,\)"
     ):

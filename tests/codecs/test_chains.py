@@ -98,7 +98,7 @@ CHAINS = [
 
 
 @pytest.mark.parametrize("chain", CHAINS, ids=lambda chain: "+".join(name for name, _ in chain))
-def test_codec_chains_and_numcodecs_decode_each_others_output(chain):
+def test_codec_chains_decode_output_of_numcodecs_and_vice_versa(chain):
     array = np.arange(60, dtype="<i4").reshape(3, 20) + 5
     codec = make_codec("<i4", (3, 20), *chain)
     assert_decodes(codec, encode_by_numcodecs(array, *chain), array)
@@ -158,7 +158,7 @@ def test_variable_length_items_encoded_by_numcodecs_are_decoded(name, shape):
     assert codec.decode(bytes(codec.encode(array))).tolist() == array.tolist()
 
 
-def test_vlen_array_codec_matches_numcodecs():
+def test_vlen_array_codec_reads_and_writes_same_bytes_as_numcodecs():
     array = np.empty(3, dtype=object)
     array[:] = [np.arange(n, dtype="<i2") for n in (0, 3, 1)]
     codec = make_codec(object, (3,), ("vlen-array", {"dtype": "<i2"}))
@@ -374,7 +374,7 @@ def test_zstd_chunks_decoded_together_equal_chunks_decoded_separately(filters):
         np.testing.assert_array_equal(rest.decode(data, np.empty_like(array)), array)
 
 
-def test_zstd_chunks_are_decoded_separately_if_any_is_damaged_or_unusual():
+def test_zstd_chunks_are_decoded_separately_if_any_is_damaged_or_has_unexpected_format():
     """A single chunk and large chunks are also decoded separately."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")
@@ -518,7 +518,7 @@ def test_object_arrays_require_object_codec():
         make_codec([("a", "O")], (2,), ("vlen-utf8", {}))
 
 
-def test_check_codec_rejects_unknown_codecs_even_inside_shards():
+def test_check_codec_function_rejects_unknown_codecs_even_inside_shards():
     from xr_nczarr.model import ShardSpec
 
     check_codec(make_node("<f4", (2,), ("zlib", {"level": "nonsense"})))
@@ -590,7 +590,7 @@ class PanicException(BaseException):
 
 
 @pytest.mark.parametrize("error", [LibraryError("why"), PanicException("why")], ids=repr)
-def test_every_codec_error_names_codec_and_chunk(error):
+def test_every_codec_error_includes_codec_name_and_chunk_shape(error):
     codec = make_codec("<i4", (4,), ("failing", {"error": error}), custom={"failing": Failing})
     words = rf"codec failing \(filters\): the data cannot be .*\(4,\).*{type(error).__name__}: why"
     with pytest.raises(ChunkError, match=words):

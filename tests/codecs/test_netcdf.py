@@ -95,7 +95,7 @@ def test_shuffled_strings_of_odd_width_from_netcdf_c_are_decoded(tmp_path, width
 
 # Regression D32
 @pytest.mark.parametrize("name", ["fletcher32.f4", "shuffle+zlib+fletcher32.f4"])
-def test_error_for_wrong_fletcher32_checksum_names_codec(store, name):
+def test_error_for_wrong_fletcher32_checksum_includes_codec_name(store, name):
     directory, _ = store
     codec = compile_codec(read_node(directory, name))
     data = bytearray((directory / name / "0").read_bytes())

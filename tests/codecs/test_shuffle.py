@@ -130,7 +130,7 @@ def test_chunks_shuffled_by_numcodecs_are_decoded(size):
     assert_decodes(codec, numcodecs.Shuffle(size).encode(array).tobytes(), array)
 
 
-def test_shuffle_decodes_unaligned_input_into_unaligned_output():
+def test_shuffle_can_decode_unaligned_input_into_unaligned_buffer():
     array = np.arange(40_000, dtype="<f4")
     codec = make_codec("<f4", (40_000,), ("shuffle", {"elementsize": 4}))
     data = b"x" + shuffle(array.tobytes(), 4)

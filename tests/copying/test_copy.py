@@ -61,7 +61,7 @@ def test_copy_preserves_content_of_stores_from_every_netcdf_c_release(
     assert not [key for key in os.listdir(target) if "unfinished" in key]
 
 
-def test_unwritten_values_of_no_fill_netcdf_variable_are_copied_as_zeros(
+def test_unwritten_values_of_netcdf_variable_in_no_fill_mode_are_copied_as_zeros(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with netCDF4.Dataset(tmp_path / "file.nc", "w") as file:
@@ -151,7 +151,9 @@ def test_reference_set_can_be_copied_to_zip_file(tmp_path: Path) -> None:
         xr_nczarr.copy(source, target)
 
 
-def test_unlimited_dimension_unsupported_by_target_layout_is_rejected_or_skipped() -> None:
+def test_unlimited_dimension_is_rejected_or_made_fixed_if_target_layout_does_not_support_it() -> (
+    None
+):
     source: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
@@ -437,7 +439,7 @@ def test_chunks_are_reencoded_if_target_needs_different_metadata(tmp_path: Path)
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
-def test_copying_to_version_without_sharding_turns_inner_chunks_into_chunks(
+def test_copying_to_zarr_version_without_sharding_turns_inner_chunks_into_chunks(
     zarr_format: Any,
 ) -> None:
     first: dict[str, Any] = {}
@@ -754,7 +756,7 @@ def test_concurrent_copies_to_same_object_store_target_are_rejected() -> None:
         xr_nczarr.copy(first, target)
 
 
-def test_interrupted_copy_from_plain_http_starts_over_and_explains_why(
+def test_repeating_interrupted_copy_from_plain_http_starts_over_and_explains_why(
     http_server, tmp_path: Path, capsys
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -771,7 +773,7 @@ def test_interrupted_copy_from_plain_http_starts_over_and_explains_why(
     assert read_objects(target) == read_objects(whole)
 
 
-def test_interrupted_copy_to_zip_file_leaves_no_files_and_starts_over(
+def test_interrupted_copy_to_zip_file_leaves_no_files_and_starts_over_if_repeated(
     http_server, tmp_path: Path
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)

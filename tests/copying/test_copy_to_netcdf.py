@@ -75,7 +75,7 @@ def test_stores_from_every_netcdf_c_release_can_be_copied_to_files(
             xr.testing.assert_identical(dataset, expected[path])
 
 
-def test_error_for_missing_target_folder_names_folder(tmp_path: Path) -> None:
+def test_error_for_missing_target_folder_includes_target_path(tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("t", [1])}), tmp_path / "a")
     with pytest.raises(
         xr_nczarr.NotFoundError, match=r"none/a\.nc: the parent folder of the target does not exist"
@@ -95,7 +95,9 @@ def test_copying_strings_containing_nul_is_rejected(tmp_path: Path, place: str) 
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_copy_of_plain_zarr_has_same_netcdf_types_as_to_netcdf_output(tmp_path: Path) -> None:
+def test_copy_of_plain_zarr_has_same_netcdf_types_as_file_written_by_to_netcdf(
+    tmp_path: Path,
+) -> None:
     times = np.array(["2026-01-01", "2026-01-03"], "M8[ns]")
     variables = {
         "flag": ("x", [True, False]),
@@ -113,7 +115,9 @@ def test_copy_of_plain_zarr_has_same_netcdf_types_as_to_netcdf_output(tmp_path: 
         assert opened.attrs["many"] == '{"a": 1}'
 
 
-def test_variables_of_types_unsupported_by_netcdf_are_rejected_or_skipped(tmp_path: Path) -> None:
+def test_variables_of_types_unsupported_by_netcdf_are_rejected_or_skipped_on_request(
+    tmp_path: Path,
+) -> None:
     store, file = tmp_path / "store", tmp_path / "out.nc"
     dataset = xr.Dataset({"z": ("x", np.array([1 + 2j])), "v": ("x", [1.0])})
     xr_nczarr.to_nczarr(dataset, store, dialect="zarr")

@@ -198,7 +198,7 @@ def test_diff_with_missing_target_exits_with_code_2(tmp_path: Path, capsys) -> N
     assert "nothing" in capsys.readouterr().err
 
 
-def test_diff_with_damaged_chunk_exits_with_code_2(tmp_path: Path, capsys) -> None:
+def test_diff_of_store_with_damaged_chunk_exits_with_code_2(tmp_path: Path, capsys) -> None:
     first, second = store(tmp_path / "one"), store(tmp_path / "two")
     (second / "t" / "0.0").write_bytes(b"cut")
     assert main(["diff", str(first), str(second)]) == 2

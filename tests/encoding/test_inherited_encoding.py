@@ -118,7 +118,7 @@ def test_derived_variables_inherit_source_chunks(steps, operation, blocks, tmp_p
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_to_zarr_keeps_chunks_of_derived_variables(operation, tmp_path):
+def test_chunks_of_derived_variables_are_kept_by_to_zarr(operation, tmp_path):
     function, _, by_zarr = OPERATIONS[operation]
     STEPS.to_zarr(tmp_path / "a", zarr_format=2, encoding={"t": {"chunks": (24, 20, 30)}})
     with xr.open_dataset(tmp_path / "a", engine="zarr", chunks=None) as source:
@@ -201,7 +201,7 @@ def test_chosen_chunks_are_logged_with_reason(caplog, leftover, level, message):
     assert chunks in str(xr_nczarr.explain(store))
 
 
-def test_to_zarr_and_to_netcdf_keep_chunks_of_opened_variables(tmp_path):
+def test_chunks_of_opened_variables_are_kept_by_to_zarr_and_accepted_by_to_netcdf(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with opened(tmp_path / "a") as source:
         source.to_zarr(tmp_path / "b", zarr_format=2)
@@ -221,7 +221,9 @@ def test_to_zarr_and_to_netcdf_keep_chunks_of_opened_variables(tmp_path):
         (3, zarr.codecs.GzipCodec(level=3)),
     ],
 )
-def test_to_netcdf_writes_datasets_with_any_zarr_codec(tmp_path, zarr_format, codec, engine):
+def test_dataset_from_zarr_store_can_be_written_by_to_netcdf_regardless_of_codec(
+    tmp_path, zarr_format, codec, engine
+):
     # The engines reject the flags of Blosc and of codecs that a build of HDF5 lacks.
     NUMBERS.to_zarr(
         tmp_path / "a",
@@ -345,7 +347,7 @@ def test_fill_value_of_wrong_kind_is_ignored_if_inherited_and_rejected_if_explic
 
 
 @pytest.mark.parametrize("value", [np.ma.masked, [object()], {"a": {1}}, object()])
-def test_error_for_unstorable_attribute_includes_name(value):
+def test_error_for_unstorable_attribute_includes_attribute_name(value):
     dataset = NUMBERS.copy()
     dataset.v.attrs["odd"] = value
     with pytest.raises(UnsupportedError, match=r"/v.*attribute odd|attribute odd.*/v"):

@@ -81,7 +81,7 @@ def test_negative_integer_is_rejected_for_unsigned_variable(path):
 
 
 # Regression D57
-def test_unsigned_key_in_encoding_stores_unsigned_values_as_signed_integers(path):
+def test_unsigned_values_are_stored_as_signed_integers_if_encoding_has_unsigned_key(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
@@ -99,7 +99,7 @@ def test_nan_can_be_appended_but_number_equal_to_missing_value_is_rejected(path)
     assert_rejected(path, "does not fit", packed(99.0), append_dim="time")
 
 
-def test_integers_equal_to_missing_value_can_be_appended_as_in_new_store(path):
+def test_integers_equal_to_fill_value_can_be_written_to_new_store_and_appended(path):
     fill = {"_FillValue": np.int16(-1)}
     first, second = (xr.Dataset({"p": ("time", np.array(v, "i2"))}) for v in ([1, -1], [-1, 2]))
     to_nczarr(first, path, encoding={"p": fill})

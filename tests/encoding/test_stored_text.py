@@ -47,7 +47,7 @@ def test_longer_strings_can_be_appended(tmp_path, options, target, dask):
 
 # Regression D58
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1", "nczarr-4.8.1"])
-def test_netcdf_c_reads_widened_strings(path, dialect):
+def test_netcdf_c_reads_all_strings_after_longer_strings_are_appended(path, dialect):
     url = f"file://{path}#mode=nczarr,file"
     if dialect == "nczarr":
         with netCDF4.Dataset(url, "w") as file:

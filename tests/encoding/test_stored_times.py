@@ -106,7 +106,7 @@ def test_bounds_added_to_stored_time_coordinate_keep_their_values(path, new, sto
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_time_variable_whose_bounds_attribute_names_itself_keeps_units(dialect):
+def test_time_variable_whose_bounds_attribute_contains_its_own_name_keeps_units(dialect):
     store = {}
     times = np.array(["2000-01-01", "2000-01-02"], "M8[ns]")
     units = {"units": "days since 2000-01-01"}
@@ -295,7 +295,7 @@ def test_error_for_date_not_in_calendar_includes_date_and_calendar():
         to_nczarr(dataset, {}, encoding={"t": {"calendar": "noleap"}})
 
 
-def test_missing_times_can_be_written_if_encoding_calendar_is_none():
+def test_missing_times_can_be_written_if_calendar_in_encoding_is_null():
     dataset, store = xr.Dataset({"v": ("x", np.array(["2000-01-01", "NaT"], "M8[ns]"))}), {}
     to_nczarr(dataset, store, encoding={"v": {"calendar": None}})
     xr.testing.assert_identical(read(store), dataset)

@@ -135,7 +135,9 @@ def test_error_for_unsupported_objects_includes_variable_and_remedy(path, values
     ],
     ids=str,
 )
-def test_error_for_invalid_encoding_includes_store_variable_and_remedy(path, variable, encoding):
+def test_error_for_invalid_encoding_includes_names_of_store_and_variable_and_suggests_fix(
+    path, variable, encoding
+):
     values = {"time": np.array(["2000-01-02"], "M8[ns]"), "text": ["a"], "number": [1.5]}
     dataset = xr.Dataset({name: ("x", item) for name, item in values.items()})
     problem = rf"{path}: .*\(variable {variable}\)\. Correct the encoding"
@@ -144,7 +146,7 @@ def test_error_for_invalid_encoding_includes_store_variable_and_remedy(path, var
     assert not os.path.exists(path)
 
 
-def test_error_for_attribute_conflicting_with_encoding_includes_advice_of_xarray(path):
+def test_error_for_attribute_that_conflicts_with_encoding_includes_advice_from_xarray(path):
     time = xr.Variable("x", np.array(["2000-01-02"], "M8[ns]"), {"units": "K"})
     with pytest.raises(ConflictError, match=r"remove this key from the variable's attributes"):
         to_nczarr(xr.Dataset({"time": time}), path)

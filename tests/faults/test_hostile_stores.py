@@ -55,7 +55,7 @@ def hostile_stores(draw):
     }
 
 
-def test_opening_hostile_store_succeeds_or_raises_error_with_store_and_key():
+def test_opening_hostile_store_succeeds_or_raises_error_that_includes_store_and_location():
     errors = []
 
     @settings(

@@ -72,7 +72,7 @@ def test_interrupted_creation_leaves_no_readable_store_and_can_be_retried(layout
 
 @pytest.mark.parametrize("old", [2, 3])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_interrupted_replacement_leaves_old_dataset_new_dataset_or_no_store(layout, old):
+def test_interrupted_replacement_leaves_old_or_new_dataset_or_no_store(layout, old):
     before, new = {}, values(0, 9, -1)
     create(RemoteMemoryStore(before), {"zarr_format": old})
 
@@ -129,7 +129,7 @@ def test_interrupted_append_can_be_retried_or_abandoned(layout, unlimited, coord
         assert JOURNAL not in other
 
 
-def test_interrupted_append_can_be_retried_even_if_journal_exceeds_document_limit():
+def test_interrupted_append_can_be_retried_even_if_journal_exceeds_limit_for_other_documents():
     """The journal contains all changed documents, so it can be larger than each of them."""
     before, new = {}, values(0, 9)
     for name in ("a", "n"):  # two thirds of the limit each
@@ -221,7 +221,7 @@ def test_dataset_opened_before_strings_were_widened_raises_chunk_error_when_read
         assert earlier.n.values.tolist() == [0, 1]
 
 
-def test_store_that_needs_journal_rejects_append_that_widens_too_many_strings(tmp_path):
+def test_append_of_longer_strings_is_rejected_if_journal_would_become_too_large(tmp_path):
     many = named(*[","] * 250_000)  # each comma counts as a value in a metadata document
     for target in (RemoteMemoryStore({}), tmp_path / "a"):
         to_nczarr(many, target)
@@ -275,7 +275,7 @@ def test_writing_to_store_with_damaged_journal_raises_metadata_error(journal):
     assert read(store).identical(values(0, 6))
 
 
-def test_non_store_target_is_replaced_only_with_overwrite():
+def test_target_that_is_not_a_store_is_replaced_only_if_overwrite_is_true():
     objects = {"precious": b"1"}
     for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
         with pytest.raises(error, match=r"not (a|belong to a) Zarr store"):
@@ -337,7 +337,7 @@ def test_killed_append_to_object_store_can_be_resumed(s3_server):
 @pytest.mark.parametrize(
     "layout", [*LAYOUTS, {"zarr_format": "3-draft", "dialect": "zarr"}], ids=str
 )
-def test_interrupted_group_replacement_leaves_old_group_new_group_or_no_group(layout):
+def test_interrupted_group_replacement_leaves_old_or_new_group_or_no_group(layout):
     before, new = {}, values(0, 9, -1)
     create(RemoteMemoryStore(before), layout)
     to_nczarr(values(0, 6), RemoteMemoryStore(before), group="g", encoding=ENCODING)
@@ -402,7 +402,7 @@ def interrupted(write, before, changes):
     return objects
 
 
-def test_interrupted_append_without_compute_leaves_store_in_old_or_new_state():
+def test_interrupted_append_with_compute_false_leaves_store_in_old_or_new_state():
     before = {}
     to_nczarr(values(0, 3), before, unlimited_dims=["t"])
 
@@ -416,7 +416,7 @@ def test_interrupted_append_without_compute_leaves_store_in_old_or_new_state():
         assert result.identical(read(before)) or result.identical(read(complete.objects))
 
 
-def test_rerun_append_with_additional_variable_is_rejected_if_values_are_already_stored():
+def test_retrying_append_with_additional_variable_is_rejected_if_values_are_already_stored():
     before = {}
     to_nczarr(values(0, 3), before, unlimited_dims=["t"])
 
@@ -433,7 +433,7 @@ def test_rerun_append_with_additional_variable_is_rejected_if_values_are_already
     assert read(objects).identical(read(complete.objects))
 
 
-def test_error_in_group_replacement_says_that_old_group_may_be_removed():
+def test_error_for_interrupted_group_replacement_warns_that_old_group_may_be_lost():
     objects = {}
     to_nczarr(values(0, 3), objects, group="g")
     with pytest.raises(InterruptedError) as caught:

@@ -88,7 +88,7 @@ def fork_and_spawn_during_reads(urls):
         return result, spawned and all(results)
 
 
-def test_processes_started_during_reads_can_read(http_server):
+def test_processes_forked_or_spawned_during_reads_can_read_same_stores(http_server):
     root, url = Path(http_server.root), http_server.url
     to_nczarr(values(), f"{root}/s", encoding={"a": {"chunks": (10, 10)}}, zarr_format=2)
     (root / "set.json").write_text(json.dumps(references_of(root / "s", url)))

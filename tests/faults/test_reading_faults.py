@@ -159,7 +159,7 @@ def outcomes(server, url, client, fault, status, times):
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(("fault", "status"), TRANSIENT, ids=str)
-def test_transient_fault_at_any_request_is_retried(
+def test_every_request_is_retried_after_transient_fault(
     http_server, tmp_path, client, kind, fault, status
 ):
     url = http_server.url + put(tmp_path / "served", kind)
@@ -170,7 +170,7 @@ def test_transient_fault_at_any_request_is_retried(
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize(("fault", "status"), [*TRANSIENT, *LASTING], ids=str)
-def test_permanent_fault_at_any_request_raises_error_or_is_harmless(
+def test_permanent_fault_during_any_request_raises_error_or_is_harmless(
     http_server, tmp_path, client, kind, fault, status
 ):
     url = http_server.url + put(tmp_path / "served", kind)
@@ -191,7 +191,7 @@ PASSING = [429, 500, 503, "reset", "truncate", "silence"]
 @pytest.mark.parametrize(
     "fault", [*PASSING, 401, 403, 404, 416, "short", "long", "html", "ignore-range"]
 )
-def test_fault_at_any_s3_request_is_retried_or_raises_error(
+def test_every_failing_s3_request_is_retried_or_raises_error(
     s3_server, tmp_path, client, fault, lasting
 ):
     put(tmp_path / "s", "v3")

@@ -249,7 +249,7 @@ def test_zip_files_can_be_opened_through_cache_with_trust_none(folder):
     assert values(f"simplecache::zip://::file://{folder}/store.zip") == [0, 1, 2, 3]
 
 
-def test_untrusted_local_parquet_reference_set_read_through_cache_is_rejected(folder):
+def test_untrusted_local_parquet_reference_set_cannot_be_opened_through_cache(folder):
     records = folder / "set.parq"
     write(MEMBERS | {"v/0": VALUES.tobytes()}, records)
     url = f"simplecache::file://{records}"

@@ -80,7 +80,7 @@ def test_json_notation_in_consolidated_attributes_is_preserved():
 
 
 # Regression D17
-def test_render_json_escapes_only_required_characters():
+def test_render_json_function_escapes_only_required_characters():
     value = {"é": 'Ω"\\\x7f\n', "f": [0.1, 1e300, float("nan")]}
     assert render_json(value) == '{"é": "Ω\\"\\\\\x7f\\n", "f": [0.1, 1e+300, NaN]}'.encode()
 
@@ -143,7 +143,7 @@ def test_attributes_that_are_not_a_json_object_are_rejected():
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, 2**63, 10**400, [1], {}])
-def test_read_integer_accepts_only_integers_in_range(value):
+def test_read_integer_function_accepts_only_integers_in_range(value):
     with pytest.raises(MetadataError) as raised:
         read_integer(value, "shape")
     assert raised.value.place == "shape"
@@ -151,7 +151,7 @@ def test_read_integer_accepts_only_integers_in_range(value):
         read_lengths([3, value], "shape")
 
 
-def test_read_lengths_rejects_excessive_rank_or_element_count():
+def test_read_lengths_function_rejects_excessive_rank_or_element_count():
     assert read_lengths([], "shape") == ()
     assert read_lengths([0, 2**62], "shape") == (0, 2**62)
     for shape in ([2**32, 2**31], [0, 2**62, 2], [1] * 65):

@@ -784,7 +784,7 @@ def test_json_number_notation_in_attributes_is_preserved():
     assert node.attributes.literal("x") == "1.10"
 
 
-def test_every_listed_prefix_is_child_of_v3_group():
+def test_every_listed_prefix_is_treated_as_child_of_v3_group():
     assert v3.listing_prefix("/") == ""
     assert v3.listing_prefix("/g/h") == "g/h/"
     assert v3.child_names(["zarr.json", "note"], ["a", "b"]) == ["a", "b"]

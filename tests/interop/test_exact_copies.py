@@ -129,7 +129,7 @@ def test_netcdf_c_reads_same_content_from_netcdf_file_and_its_copy(
 
 
 @pytest.mark.parametrize("through", [None, ("2", "nczarr"), ("3", "nczarr")], ids=str)
-def test_netcdf_c_reads_same_content_after_copying_back_to_file(
+def test_netcdf_c_reads_same_content_if_netcdf_file_is_copied_directly_or_via_store(
     source: Path, through: tuple[str, str] | None, tmp_path: Path
 ) -> None:
     target = tmp_path / "copy.nc"
@@ -452,7 +452,7 @@ def test_invalid_maxstrlen_is_copied_as_regular_attribute(tmp_path: Path) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:codecs inherited", "ignore:The 'phony_dims'")
-def test_copy_suggests_h5netcdf_for_variable_unreadable_by_netcdf_c(
+def test_copy_suggests_h5netcdf_engine_for_variable_that_netcdf_c_cannot_read(
     tmp_path: Path,
 ) -> None:
     source, target = tmp_path / "lzf.nc", tmp_path / "copy"

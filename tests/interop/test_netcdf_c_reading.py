@@ -94,7 +94,9 @@ def test_dask_workers_read_netcdf_c_stores(tmp_path: Path, workers: Any) -> None
 
 
 @pytest.mark.parametrize("group", [None, "g", "g/deep"])
-def test_decoded_values_match_netcdf4_engine(tmp_path: Path, group: str | None, way: str) -> None:
+def test_decoded_values_and_encoding_match_those_from_netcdf4_engine(
+    tmp_path: Path, group: str | None, way: str
+) -> None:
     store = write_netcdf_c(tmp_path / "store.file")
     opened = read(store, way, group=group)
     with xr.open_dataset(file_url(store), engine="netcdf4", group=group) as expected:

@@ -240,7 +240,9 @@ def chain_of(strange_module, kind):
 @pytest.mark.parametrize("shards", [None, (4, 6)])
 @pytest.mark.parametrize("dtype", ["<i2", "<f4", "|u1"])
 @pytest.mark.parametrize("kind", CHAINS)
-def test_registered_codec_chains_match_zarr_python(kind, dtype, shards, tmp_path, strange_module):
+def test_xr_nczarr_and_zarr_python_read_same_values_through_registered_codec_chains(
+    kind, dtype, shards, tmp_path, strange_module
+):
     halved = "Halved" in CHAINS[kind].get("filters", ())
     if dtype == "|u1" and halved and "serializer" not in CHAINS[kind]:
         pytest.skip("zarr-python stores the floats without a byte order")

@@ -41,7 +41,7 @@ def dataset():
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_rectilinear_arrays_are_read_with_stored_chunks(dataset, name):
+def test_rectilinear_arrays_are_read_with_dask_blocks_that_match_stored_chunks(dataset, name):
     np.testing.assert_array_equal(dataset[name], VALUES)
     chunked = xr.open_dataset(STORE, engine="nczarr", mask_and_scale=False, chunks={})[name]
     assert chunked.chunks == CHUNKS[name]

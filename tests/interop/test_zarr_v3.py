@@ -341,7 +341,7 @@ def test_reading_bfloat16_requires_ml_dtypes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("zarr_format", [1, 2, 3, "3-draft"])
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4"])
-def test_unsupported_ml_dtypes_types_are_rejected(tmp_path, name, zarr_format):
+def test_unsupported_types_from_ml_dtypes_package_are_rejected(tmp_path, name, zarr_format):
     if name == "bfloat16" and zarr_format == 3:
         pytest.skip("Zarr v3 supports bfloat16")
     dataset = xr.Dataset({"v": ("x", np.ones(2, name))})

@@ -241,7 +241,7 @@ def series(start, stop):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_v3_draft_store_can_be_written_appended_to_and_updated(dialect, tmp_path):
+def test_v3_draft_store_supports_creation_appending_and_updates(dialect, tmp_path):
     path = tmp_path / "x"
     written = {"zarr_format": "3-draft", "dialect": dialect}
     to_nczarr(series(0, 2), path, unlimited_dims=["t"], **written)

@@ -102,7 +102,7 @@ def assert_same_variable(result, expected):
 @pytest.mark.parametrize(("zarr_format", "dialect"), ANNOTATED)
 @settings(max_examples=30, deadline=None)
 @given(top=groups())
-def test_groups_round_trip_through_annotate_and_interpret(zarr_format, dialect, top):
+def test_groups_round_trip_through_annotated_zarr_metadata(zarr_format, dialect, top):
     stored = annotated(top, zarr_format=zarr_format, dialect=dialect)
     root = interpret(stored)
     assert_same_group(root, top)
@@ -290,7 +290,7 @@ def test_dialect_not_available_in_zarr_version_is_rejected(zarr_format, dialect)
         annotated(Group(), zarr_format=zarr_format, dialect=dialect)
 
 
-def test_error_for_unstorable_attribute_includes_name():
+def test_error_for_unstorable_attribute_includes_attribute_name():
     with pytest.raises(UnsupportedError) as caught:
         annotated(replace(sample(), attributes={"when": np.datetime64("2000")}))
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")

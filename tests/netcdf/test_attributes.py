@@ -98,7 +98,7 @@ def test_text_attributes_stored_as_unquoted_json_are_read_as_json_text(value, sp
 
 
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
-def test_plain_text_attributes_are_unchanged(spelling):
+def test_plain_text_attributes_are_decoded_unchanged(spelling):
     assert decode("é{1}", spelling) == "é{1}"
 
 
@@ -255,6 +255,6 @@ def test_non_utf8_bytes_round_trip():
 # Regression D67
 @pytest.mark.parametrize("value", [None, math.nan, 5, "a\0b", "\ud800"])
 @pytest.mark.parametrize("beside", [[], ["text"], [b"bytes"]])
-def test_encode_strings_rejects_non_text_values(value, beside):
+def test_encode_strings_function_rejects_values_that_are_not_valid_text(value, beside):
     with pytest.raises(ConflictError):
         encode_strings(np.array([*beside, value], object), 5)

@@ -76,7 +76,7 @@ def assemble(plan, values, chunk_shape):
 
 @settings(max_examples=200, deadline=None)
 @given(orthogonal_selections())
-def test_orthogonal_plan_selects_same_elements_as_numpy(case):
+def test_plan_for_orthogonal_selection_selects_same_elements_as_numpy(case):
     shape, chunk_shape, selection = case
     values = numbered(shape)
     expected = values
@@ -93,7 +93,7 @@ def test_orthogonal_plan_selects_same_elements_as_numpy(case):
 @example(((9,), (5,), (np.array([0, 2, 4, 5]),)))
 @example(((9,), (5,), (np.array([7, 7, 8, 5, 6]),)))
 @example(((9,), (5,), (np.array([7, 7, 8, 5]),)))
-def test_plan_marks_part_complete_if_and_only_if_selection_covers_its_chunk(case):
+def test_plan_marks_chunk_as_complete_if_and_only_if_selection_covers_it(case):
     shape, chunk_shape, selection = case
     for part in plan_selection(shape, chunk_shape, selection):
         inside = math.prod(
@@ -106,7 +106,7 @@ def test_plan_marks_part_complete_if_and_only_if_selection_covers_its_chunk(case
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_pointwise_plan_selects_same_elements_as_numpy(data):
+def test_plan_for_pointwise_selection_selects_same_elements_as_numpy(data):
     shape, chunk_shape = data.draw(grids(least_rank=1))
     count = data.draw(st.integers(1, 5))
     selection = [

@@ -199,7 +199,7 @@ class TestTargets:
 class TestStore:
     """The store of a reference set."""
 
-    def test_fetch_returns_values_in_order_of_requested_keys(self, served, data_copy):
+    def test_fetch_method_returns_values_in_order_of_requested_keys(self, served, data_copy):
         document = version0(str(data_copy)) | {
             "web": [f"{served.url}/data.bin", 9, 4],
             "whole": [str(data_copy)],
@@ -338,7 +338,7 @@ class TestStore:
 
     # Regression D46
     @pytest.mark.parametrize("special", ["/dev/zero", "/proc/self/environ", "/sys/kernel/notes"])
-    def test_paths_in_dev_proc_and_sys_are_always_rejected(self, tmp_path, special):
+    def test_files_in_system_folders_dev_proc_and_sys_are_always_rejected(self, tmp_path, special):
         link = tmp_path / "link"
         link.symlink_to(special)
         for path in (special, f"file://{special}", str(link)):
@@ -651,7 +651,7 @@ class TestOptions:
         options = {"asynchronous": False, "max_gap": 5, "simple_templates": True, "lazy": True}
         assert read(version0(str(data)), remote_protocol="file", **options) == VALUES.tolist()
 
-    def test_remote_protocol_option_allows_references_with_that_protocol(self):
+    def test_references_with_protocol_from_remote_protocol_option_are_allowed(self):
         options = ReferenceOptions.of(
             Access(storage_options={"remote_protocol": "s3", "remote_options": {"anon": 1}})
         )

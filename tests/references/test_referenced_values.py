@@ -121,7 +121,9 @@ def test_error_for_failed_request_includes_status_url_and_key(served, status):
 # Regression D40
 @pytest.mark.parametrize("kind", ["html", "short"])
 @pytest.mark.parametrize("form", [raw, deflated])
-def test_web_page_or_short_response_instead_of_range_raises_storage_error(served, kind, form):
+def test_web_page_or_short_response_received_instead_of_range_raises_storage_error(
+    served, kind, form
+):
     served.fault(kind, times=None)
     document = form(served)
     with pytest.raises(StorageError) as caught:
@@ -185,7 +187,7 @@ def test_references_to_one_file_can_be_in_any_order(served, tmp_path):
 # Regression D43
 @pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_chunks_without_reference_in_parquet_file_are_read_as_fill_value(tmp_path, engine):
+def test_chunks_without_reference_in_parquet_reference_set_are_read_as_fill_value(tmp_path, engine):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     mapper = LazyReferenceMapper.create(
         str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine
@@ -223,7 +225,7 @@ def test_generator_over_long_dimension_uses_little_memory(tmp_path):
 
 # Regression D48
 @pytest.mark.parametrize("scaled", ["in the filter", "in the attributes"])
-def test_fill_values_are_compared_with_values_decoded_by_filters(scaled):
+def test_fill_value_attribute_is_compared_with_values_decoded_by_filters(scaled):
     packed = np.array([0, 2, -99, 6], "<i2")
     if scaled == "in the filter":
         # As in Zarr, attributes describe the values after the filters have decoded them.

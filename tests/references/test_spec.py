@@ -91,7 +91,7 @@ def test_template_overrides_replace_templates():
         ({"shape": [1], "fill_value": None}, b'{"shape": [1], "fill_value": null}'),
     ],
 )
-def test_inline_entries_can_be_text_base64_or_objects(value, data):
+def test_inline_entries_can_be_plain_text_base64_text_or_json_objects(value, data):
     references = parse_references(json.dumps(version1(refs={"a": value})))
     assert references.resolve("a") == data
 
@@ -209,7 +209,7 @@ def test_reading_key_declared_by_two_generators_raises_reference_set_error():
         expand(version1(gen=both))
 
 
-def test_reading_key_declared_in_refs_and_gen_raises_reference_set_error():
+def test_reading_key_declared_in_both_refs_and_gen_raises_reference_set_error():
     document = version1(gen=[generator()], refs={"v/2": ["u", 1, 2]})
     references = parse_references(document)
     assert references.resolve("v/1") == Address("f.nc", 10, 10)

@@ -61,7 +61,7 @@ def test_templates_are_rendered_to_same_text_as_in_jinja2(text):
         ("{{ s }}", "dimension"),
     ],
 )
-def test_templates_can_use_dimensions_arguments_and_other_templates(text, expected):
+def test_templates_can_use_arguments_dimensions_and_other_templates(text, expected):
     templates = {"u": "host", "f": "<{{c}}>", "w": "{{u}}/{{i}}", "s": "template"}
     assert render(text, templates, i=7, s="dimension") == expected
 

@@ -46,7 +46,7 @@ def test_cached_files_removed_while_in_use_are_not_treated_as_missing_objects(
             list(fetched)
 
 
-def test_temporary_cache_folder_remains_while_a_variant_of_the_store_uses_it(
+def test_temporary_cache_folder_is_kept_until_last_store_that_uses_it_is_deleted(
     tmp_path: Path,
 ) -> None:
     source = LocalStore(str(tmp_path))

@@ -361,7 +361,7 @@ def test_object_of_unknown_length_is_read(http_server: HttpServer, client: str) 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_status_403_raises_error_unless_listed_in_missing_status_option(
+def test_status_403_raises_error_unless_missing_status_option_includes_403(
     http_server: HttpServer, client: str
 ) -> None:
     http_server.fault("status", path="*/x", status=403, times=None)
@@ -525,7 +525,7 @@ def test_store_with_size_limit_keeps_client_if_environment_variables_change(
     assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
 
 
-def test_store_unpickled_in_unsupported_environment_raises_only_on_use(
+def test_store_unpickled_in_unsupported_environment_raises_error_only_when_used(
     s3_server: S3Server, environment: pytest.MonkeyPatch
 ) -> None:
     store = open_store(s3_server.url, storage_options={**s3_server.storage_options, **OBSTORE})

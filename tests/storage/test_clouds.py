@@ -19,7 +19,7 @@ def cloud(request):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_cloud_store_can_be_written_appended_to_and_replaced(cloud, zarr_format):
+def test_cloud_store_supports_creation_appending_and_replacement(cloud, zarr_format):
     values = np.arange(40.0).reshape(10, 4)
     dataset = xr.Dataset({"t": (("time", "x"), values)}, {"time": np.arange(10)})
     target, options = cloud

@@ -355,7 +355,7 @@ def test_objects_are_fetched_with_one_request_each_and_limited_concurrency(
     assert 10 < server.most_in_flight <= 64
 
 
-def test_prefetching_is_limited_and_no_thread_survives_abandoned_read(
+def test_abandoned_read_sends_limited_number_of_requests_and_leaves_no_threads(
     server: HttpServer,
 ) -> None:
     store = open_store(server.url)

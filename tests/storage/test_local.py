@@ -173,7 +173,7 @@ def test_file_truncated_while_reading_raises_storage_error(
 
 @pytest.mark.parametrize("copying", ["by the kernel", "refused", "missing"])
 @pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["in one piece", "in several pieces"])
-def test_copy_from_method_copies_files_between_directories(
+def test_files_can_be_copied_from_one_local_store_to_another(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copying: str, piece: int
 ) -> None:
     copy_file_range = os.copy_file_range
@@ -214,7 +214,7 @@ def test_file_truncated_while_copying_is_not_stored(
     assert os.listdir(f"{target.root}/b") == []
 
 
-def test_copy_from_method_rejects_directories_large_files_and_invalid_keys(
+def test_copying_between_local_stores_rejects_directories_oversized_files_and_invalid_keys(
     store: LocalStore, tmp_path: Path
 ) -> None:
     store.put([("a", b"12345678"), ("folder/a", b"")])
@@ -243,7 +243,7 @@ PREADV = [system.preadv, system._read_into_from]
 
 
 @pytest.mark.parametrize("preadv", PREADV)
-def test_fetch_into_method_fills_buffer_of_matching_size(
+def test_object_can_be_fetched_into_buffer_of_same_size(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", preadv)
@@ -262,7 +262,7 @@ def test_fetch_into_method_fills_buffer_of_matching_size(
 
 
 @pytest.mark.parametrize("preadv", PREADV)
-def test_fetch_ranges_into_method_fills_given_buffers(
+def test_byte_ranges_can_be_fetched_into_given_buffers(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", preadv)
@@ -411,13 +411,13 @@ def test_zip_file_is_synced_before_rename(tmp_path: Path, synced: list[str]) -> 
     assert synced == ["temporary", tmp_path.name]
 
 
-def test_flush_syncs_whole_file_system(store: LocalStore) -> None:
+def test_flush_method_syncs_whole_file_system(store: LocalStore) -> None:
     store.flush()
     with pytest.raises(FileNotFoundError):
         system.sync_filesystem(f"{store.root}/none")
 
 
-def test_flush_empties_drive_cache_on_macos(
+def test_flush_method_empties_drive_cache_on_macos(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -620,7 +620,7 @@ def test_names_indistinguishable_on_file_system_are_rejected(
     to_nczarr(both[["A"]], tmp_path / "store", mode="w")
 
 
-def test_is_inside_compares_whole_path_components(tmp_path: Path) -> None:
+def test_is_inside_function_compares_whole_path_components(tmp_path: Path) -> None:
     folder = str(tmp_path / "a")
     os.makedirs(f"{folder}/b")
     os.symlink(folder, tmp_path / "link")

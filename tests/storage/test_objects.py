@@ -329,7 +329,7 @@ def test_outdated_consolidated_metadata_in_icechunk_is_ignored(consolidated: boo
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_icechunk_groups_and_arrays_can_be_named_like_chunks(dialect: str) -> None:
+def test_icechunk_groups_and_arrays_can_have_names_that_resemble_chunk_keys(dialect: str) -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     store = repository.writable_session("main").store

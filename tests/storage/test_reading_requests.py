@@ -142,7 +142,7 @@ def test_concurrent_threads_fetch_each_record_file_once(place, tmp_path):
     assert len(paths) == 1
 
 
-def test_store_with_parquet_reference_set_suffix_can_be_read(place, tmp_path):
+def test_zarr_store_whose_name_looks_like_parquet_reference_set_can_be_read(place, tmp_path):
     objects = write_sample(tmp_path / "store")
     place.serve({f"store.parquet/{key}": data for key, data in objects.items()})
     xr.testing.assert_identical(place.open("store.parquet"), sample().pipe(xr.decode_cf))

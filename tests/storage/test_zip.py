@@ -262,7 +262,7 @@ def test_uncompressed_zip_entries_are_addressable_by_byte_range(tmp_path: Path) 
     assert store.addresses(["a/0", "a/9"]).keys() == {"a/0"}
 
 
-def test_zip_file_in_memory_has_no_addresses() -> None:
+def test_entries_of_zip_file_in_memory_are_not_addressable_by_byte_range() -> None:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as file:
         file.writestr(".zgroup", b"{}")
@@ -292,7 +292,7 @@ def test_reading_remote_zip_file_sends_one_request_plus_one_per_object(
     assert len(http_server.requests) == 1
 
 
-def test_packed_zip_files_have_folder_entries_and_unique_names(tmp_path: Path) -> None:
+def test_packed_zip_files_have_entries_for_folders_and_no_duplicate_entries(tmp_path: Path) -> None:
     path = tmp_path / "data.zip"
     store = open_store(path, must_exist=False)
     staging = store.staging(empty=False)
@@ -336,7 +336,9 @@ def test_append_replaces_zip_file_only_after_writing_all_data(tmp_path: Path) ->
     assert os.listdir(tmp_path) == ["x.zip"]
 
 
-def test_failed_write_leaves_old_zip_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_leaves_old_zip_file_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "x.zip", [("a/0", b"1")])
     old = path.read_bytes()
 

@@ -384,7 +384,7 @@ def array(dtype, fill="null", shape="[2]"):
     ).encode()
 
 
-def test_dump_prints_or_reports_variables_without_netcdf_type():
+def test_dump_converts_variables_without_netcdf_type_or_reports_that_it_omits_them():
     store = {
         ".zgroup": b'{"zarr_format": 2}',
         "flag/.zarray": array("|b1"),
@@ -437,14 +437,14 @@ def test_dump_prints_one_line_error_for_unknown_variable(tmp_path, capsys):
         ((3, 0), (1, 1), 9),
     ],
 )
-def test_slabs_cover_all_elements_in_order(shape, chunks, limit):
+def test_array_is_divided_into_slabs_that_cover_all_elements_in_order(shape, chunks, limit):
     whole = np.arange(int(np.prod(shape))).reshape(shape)
     parts = [whole[part].ravel() for part in slabs(shape, chunks, 1, limit=limit)]
     assert all(part.size <= limit for part in parts)
     assert np.concatenate(parts).tolist() == whole.ravel().tolist()
 
 
-def test_dump_reads_values_in_parts_and_each_chunk_once(monkeypatch):
+def test_dump_reads_large_variable_in_parts_but_each_chunk_only_once(monkeypatch):
     store = {".zgroup": b'{"zarr_format": 2}'}
     document = array("<i4", shape="[100, 10]").replace(b'"chunks": [100, 10]', b'"chunks": [10, 5]')
     store["x/.zarray"] = document

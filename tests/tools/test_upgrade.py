@@ -142,7 +142,7 @@ def test_upgrade_keeps_integer_attributes_of_plain_zarr(zarr_format: int | str) 
     assert store == before
 
 
-def test_upgrade_does_not_list_annotated_groups(
+def test_upgrade_of_nczarr_store_does_not_list_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = xr.DataTree.from_dict({"/a/b": xr.Dataset({"t": 1}), "/c": xr.Dataset({"t": 2})})
@@ -152,7 +152,7 @@ def test_upgrade_does_not_list_annotated_groups(
     assert xr_nczarr.upgrade(tmp_path / "store", "universal").written
 
 
-def test_upgrade_leaves_store_already_in_requested_dialect_unchanged(tmp_path: Path) -> None:
+def test_upgrade_leaves_store_unchanged_if_it_already_has_requested_dialect(tmp_path: Path) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.5, 2.5])}, attrs={"n": 1}), store)
     before = read_objects(store)
@@ -262,7 +262,7 @@ def test_consolidate_refreshes_stale_metadata_in_zip_file(tmp_path: Path) -> Non
     assert {"a", "b"} <= set(xr.open_dataset(store, engine="nczarr", consolidated=True).variables)
 
 
-def test_error_during_consolidate_includes_note_about_store_state() -> None:
+def test_error_during_consolidation_includes_note_about_store_state() -> None:
     store = InterruptedMapping({})
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1, 2])}), store, consolidated=False)
     store.max_changes = len(store.changes)
@@ -277,7 +277,7 @@ def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:
         xr_nczarr.consolidate(store)
 
 
-def test_netcdf_c_stores_are_accepted_by_upgrade_consolidate_and_references(
+def test_commands_upgrade_consolidate_and_references_accept_stores_from_netcdf_c(
     tmp_path: Path, capsys
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.9.0"), "4.9.0")
@@ -292,7 +292,7 @@ def test_netcdf_c_stores_are_accepted_by_upgrade_consolidate_and_references(
     assert "nczarr upgrade:" in capsys.readouterr().err
 
 
-def test_upgrade_and_consolidate_reject_plain_http(http_server, capsys) -> None:
+def test_upgrade_and_consolidate_reject_plain_http_urls(http_server, capsys) -> None:
     write_vintage(Path(http_server.root) / "store", numbers("4.10"), "4.10")
     for command in ("upgrade", "consolidate"):
         assert main([command, f"{http_server.url}/store"]) == 2

@@ -223,7 +223,7 @@ def test_empty_array_of_any_type_can_be_appended(kind: str, dialect: Any, in_blo
 
 
 @pytest.mark.parametrize("attribute", ["bounds", "coordinates"])
-def test_times_can_be_appended_even_if_bounds_or_coordinates_is_not_text(
+def test_times_can_be_appended_even_if_bounds_or_coordinates_attribute_is_not_text(
     tmp_path: Path, attribute: str
 ) -> None:
     attributes = {"units": "days since 2000-01-01", attribute: np.array([1.5, 2.5])}

@@ -45,7 +45,7 @@ def test_appends_that_omit_subgroup_variables_are_rejected(path):
 
 # Regression D54
 @pytest.mark.parametrize("start", [1, 0])
-def test_repeated_append_is_rejected_without_allow_duplicates(path, start):
+def test_repeated_append_is_rejected_unless_allow_duplicates_is_true(path, start):
     to_nczarr(series(0, 2), path)
     assert_rejected(path, "already", series(start, start + 2), append_dim="time")
     to_nczarr(series(start, start + 2), path, append_dim="time", allow_duplicates=True)

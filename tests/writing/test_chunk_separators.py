@@ -47,7 +47,9 @@ def test_writing_to_array_with_undeclared_slash_separator_preserves_stored_value
 
 # Once, a chunk was found or not, depending on which chunks were read with it. A copy lost chunks.
 @pytest.mark.parametrize("encoding", [{}, {"compressors": None}], ids=["compressed", "raw"])
-def test_chunks_of_array_with_both_separators_are_read_written_and_copied(tmp_path, encoding):
+def test_array_whose_chunk_keys_use_both_separators_can_be_read_updated_and_copied(
+    tmp_path, encoding
+):
     path = tmp_path / "s"
     values = np.arange(40.0).reshape(10, 4)
     _undeclared_nested(path, values, **encoding)

@@ -90,7 +90,7 @@ def test_delayed_write_stores_its_values_even_if_computed_after_append(
 
 
 @pytest.mark.parametrize("option", ["sync", "atomic", "overwrite", "mode"])
-def test_invalid_sync_atomic_overwrite_and_mode_values_are_rejected(tmp_path, option):
+def test_options_sync_atomic_overwrite_and_mode_reject_invalid_values(tmp_path, option):
     options = {option: "always"}
     options = {"storage_options": options} if option == "sync" else options
     with pytest.raises(ValueError, match=f"\"?{option}\"? must be one of .*, not 'always'"):

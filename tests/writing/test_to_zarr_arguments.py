@@ -341,7 +341,9 @@ CHUNK_KEYS = [
 
 @pytest.mark.parametrize("dialect", ["zarr", "nczarr"])
 @pytest.mark.parametrize(("version", "keys"), CHUNK_KEYS, ids=repr)
-def test_chunk_key_encoding_yields_same_keys_as_in_to_zarr(tmp_path, version, keys, dialect):
+def test_chunk_key_encoding_yields_same_keys_with_to_nczarr_and_to_zarr(
+    tmp_path, version, keys, dialect
+):
     dataset = xr.Dataset({"v": (("y", "x"), [[1.0, 2], [3, 4]])})
     encoding = {"v": {"chunk_key_encoding": keys, "chunks": (1, 2)}}
     dataset.to_zarr(tmp_path / "a", zarr_format=version, encoding=encoding, consolidated=False)
@@ -390,7 +392,7 @@ def test_chunk_key_encodings_unsupported_by_zarr_version_are_rejected(version, k
     ],
     ids=repr,
 )
-def test_variables_dimensions_and_attributes_keep_order(tmp_path, layout, consolidated):
+def test_variables_dimensions_and_attributes_keep_their_order(tmp_path, layout, consolidated):
     raw = xr.Dataset(
         {
             "z": (("q", "b"), np.zeros((2, 3)), {"units": "m", "_FillValue": -1.0, "a": "x"}),

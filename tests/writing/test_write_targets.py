@@ -37,7 +37,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_kind_of_target_can_be_written_appended_to_and_replaced(path, target):
+def test_every_kind_of_target_supports_creation_appending_and_replacement(path, target):
     target = TARGETS[target](path)
     encoding = {"a": {"chunks": (1, 3)}, "n": {"chunks": 1}, "t": {"chunks": 1}}
     to_nczarr(example(), target, unlimited_dims="t", encoding=encoding)
@@ -52,7 +52,7 @@ def test_every_kind_of_target_can_be_written_appended_to_and_replaced(path, targ
     xr.testing.assert_identical(read(target, consolidated="check"), example(0, 2))
 
 
-def test_s3_store_can_be_written_appended_to_and_replaced(s3_server):
+def test_s3_store_supports_creation_appending_and_replacement(s3_server):
     target = f"s3://{s3_server.bucket}/store"
     options = {"storage_options": s3_server.storage_options}
     to_nczarr(example(), target, unlimited_dims="t", **options)
@@ -105,7 +105,9 @@ def test_writing_non_xarray_object_raises_type_error(path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
-def test_stores_in_every_zarr_version_can_be_written_appended_to_and_read(path, zarr_format):
+def test_stores_in_zarr_v2_v3_and_v3_draft_support_creation_appending_and_reading(
+    path, zarr_format
+):
     to_nczarr(example(), path, zarr_format=zarr_format, unlimited_dims="t")
     to_nczarr(example(8, 9), path, append_dim="t")
     result = read(path)
@@ -126,7 +128,7 @@ def test_v1_store_can_contain_only_one_array(path):
 
 @pytest.mark.parametrize("sync", ["commit", "all", "none"])
 @pytest.mark.parametrize("atomic", [False, True])
-def test_sync_and_atomic_options_do_not_affect_written_store(path, sync, atomic):
+def test_sync_and_atomic_options_do_not_affect_contents_of_written_store(path, sync, atomic):
     options = {"storage_options": {"sync": sync}}
     to_nczarr(example(), path, **options)
     to_nczarr(example(8, 9), path, append_dim="t", atomic=atomic, **options)
@@ -277,7 +279,7 @@ def test_directory_with_user_files_is_not_treated_as_empty(path):
     assert Path(path, "notes.txt").read_bytes() == b"mine"
 
 
-def test_folder_named_like_file_manager_file_is_not_ignored(path):
+def test_folder_with_same_name_as_file_manager_file_is_not_ignored(path):
     os.makedirs(f"{path}/.DS_Store")
     with pytest.raises(ExistsError, match="not belong to a Zarr store"):
         to_nczarr(example(), path)
