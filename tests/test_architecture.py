@@ -173,7 +173,7 @@ def test_layers_have_no_circular_dependencies():
     ],
     ids=["bare", "from the package", "a package", "re-exported", "in a function", "import_module"],
 )
-def test_every_kind_of_import_is_detected(tmp_path, source, expected):
+def test_architecture_check_detects_every_kind_of_import(tmp_path, source, expected):
     path = tmp_path / "module.py"
     path.write_text(source)
     assert set().union(*map(layers_in, imports(path))) == expected

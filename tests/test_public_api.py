@@ -70,7 +70,7 @@ def test_lazily_imported_public_names_are_listed_by_dir_and_help():
 
 
 @pytest.mark.parametrize("name", xr_nczarr.__all__)
-def test_public_docstring_examples_run(name):
+def test_examples_in_public_docstrings_run_successfully(name):
     result = doctest.DocTestFinder(recurse=False).find(getattr(xr_nczarr, name), name)
     for example in result:
         assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example).failed == 0
@@ -84,7 +84,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_internal_docstring_examples_run(path):
+def test_examples_in_internal_docstrings_run_successfully(path):
     parts = path.relative_to(Path(xr_nczarr.__file__).parent.parent).with_suffix("").parts
     module = importlib.import_module(".".join(parts))
     assert doctest.testmod(module, optionflags=doctest.ELLIPSIS).failed == 0

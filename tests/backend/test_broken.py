@@ -210,7 +210,9 @@ def test_unreadable_coordinate_gets_no_index(opener, store):
         dataset.x.load()
 
 
-def test_coordinate_with_missing_chunk_is_indexed_unless_missing_chunks_option_is_raise(store):
+def test_coordinate_with_missing_chunk_is_indexed_unless_missing_chunks_are_treated_as_errors(
+    store,
+):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(xr.SerializationWarning, match="^/x was not decoded and has no index: .*x/0"):
@@ -284,7 +286,7 @@ def test_store_opens_if_drop_variables_lists_array_that_is_too_large_for_numpy(s
     assert sorted(dataset.xindexes) == ["time", "x"]
 
 
-def test_warnings_point_to_caller(store):
+def test_warnings_point_to_line_of_calling_code(store):
     change(store, "t", **IMPOSSIBLE["units"])
     for opener in (xr.open_dataset, xr.open_datatree, xr.open_groups):
         with pytest.warns(xr.SerializationWarning) as caught:

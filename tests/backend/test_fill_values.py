@@ -79,7 +79,7 @@ def test_exact_default_fill_value_is_recovered_from_rounded_value(tmp_path: Path
 
 # Regression D20
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_missing_chunks_of_arrays_without_fill_value_are_read_as_zero(
+def test_missing_chunks_of_arrays_without_fill_value_are_read_as_zeros(
     tmp_path: Path, nczarr: bool, way: str
 ) -> None:
     chunks = {"0": np.array([1, 2], "i4").tobytes()}
@@ -122,7 +122,7 @@ def test_netcdf_c_default_fill_values_in_plain_zarr_are_not_masked(
 
 # Regression D24
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_both_engines_mask_same_fill_values_of_plain_zarr_v2(
+def test_nczarr_and_zarr_engines_mask_same_fill_values_of_plain_zarr_v2(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)
@@ -144,7 +144,7 @@ def test_empty_strings_are_not_masked_as_missing_values(tmp_path: Path, way: str
 
 
 # Regression D20
-def test_chunks_of_zeros_are_read_as_zeros_even_if_xarray_did_not_write_them(
+def test_chunks_that_xarray_omits_because_they_contain_only_zeros_are_read_as_zeros(
     tmp_path: Path,
 ) -> None:
     written = xr.Dataset(

@@ -432,7 +432,7 @@ def test_dask_graph_contains_no_array_values(stored):
     assert len(pickle.dumps(dict(graph))) < 30_000
 
 
-def test_threaded_dask_scheduler_computes_stored_values(stored):
+def test_computing_with_threaded_dask_scheduler_returns_correct_values(stored):
     with dask.config.set(scheduler="threads"):
         dataset = opened(stored, chunks={"t": 2})["v"]
         np.testing.assert_array_equal((dataset + 1).values, VALUES + 1)

@@ -74,7 +74,7 @@ def test_zip_file_opens_if_store_is_at_its_root_or_in_single_folder(
     check(xr.open_dataset(target, engine="nczarr"))
 
 
-def test_store_in_memory_filesystem_opens(stored):
+def test_store_in_fsspec_memory_filesystem_can_be_opened(stored):
     memory = fsspec.filesystem("memory")
     memory.pipe({f"/opening/store/{key}": data for key, data in read_objects(stored).items()})
     check(xr.open_dataset("memory://opening/store", engine="nczarr"))
@@ -86,7 +86,9 @@ def test_http_store_without_directory_listing_opens(spell, stored, http_server):
     check(xr.open_dataset(spell.format(http_server.url), engine="nczarr"))
 
 
-def test_error_for_unlistable_http_store_suggests_consolidated_metadata(http_server, stored):
+def test_error_for_http_store_that_cannot_be_listed_suggests_consolidated_metadata(
+    http_server, stored
+):
     shutil.copytree(stored, Path(http_server.root, "plain"))
     for file in Path(http_server.root, "plain").rglob(".zattrs"):
         file.write_text("{}")
@@ -178,7 +180,7 @@ def test_url_fragment_that_contradicts_store_is_rejected(stored, tmp_path):
         xr.open_dataset(f"file://{stored}#mode=nczarr,nonsense", engine="nczarr")
 
 
-def test_xarray_chooses_engine_by_itself_only_for_nczarr_metadata_or_url(stored, tmp_path):
+def test_xarray_chooses_nczarr_engine_by_itself_only_for_nczarr_metadata_or_url(stored, tmp_path):
     check(xr.open_dataset(stored))
     guess = xr.backends.list_engines()["nczarr"].guess_can_open
     url = f"file://{stored}#mode=nczarr,file"

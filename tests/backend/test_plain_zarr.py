@@ -282,7 +282,7 @@ def test_scaling_does_not_overflow_dtype_of_scale_factor():
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_integer_scale_factor_with_missing_values_decodes_to_floats(version):
+def test_variable_with_integer_scale_factor_and_missing_values_is_decoded_to_floats(version):
     attributes = {"scale_factor": 10} | ({"_FillValue": 1} if version == 3 else {})
     store = written(version, data=np.arange(3, dtype="i2"), fill_value=1, attributes=attributes)
     # xarray 2025 only warns, and continues with the integer to which NaN was cast.

@@ -111,7 +111,7 @@ def test_parquet_reference_sets_open_through_reference_urls_and_filesystems(memo
     assert read(f"reference::{url}") == VALUES
 
 
-def test_parquet_reference_set_is_read_from_disk_http_and_s3(
+def test_parquet_reference_set_can_be_read_from_local_disk_web_server_or_s3(
     tmp_path, folder, http_server, s3_server
 ):
     for root in (tmp_path / "local", Path(http_server.root)):
@@ -263,7 +263,7 @@ def test_path_in_reference_url_selects_group(groups, path, group, first):
         assert read(mapper, group=group) == [first, first + 1]
 
 
-def test_datatree_starts_at_group_in_url(groups):
+def test_group_in_url_becomes_root_of_datatree(groups):
     options = {"engine": "nczarr", "storage_options": {"fo": groups}}
     assert list(xr.open_groups("reference://sub", **options)) == ["/", "/deep"]
     tree = xr.open_datatree("reference://sub", **options)

@@ -66,7 +66,9 @@ def test_encoding_and_info_report_store_dialect(tmp_path: Path, release: str, di
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_unlistable_store_opens_via_nczarr_metadata(http_server: HttpServer, release: str) -> None:
+def test_store_that_cannot_be_listed_opens_through_nczarr_metadata(
+    http_server: HttpServer, release: str
+) -> None:
     write_vintage(Path(http_server.root) / "store", sample(release), release)
     assert_reads_as(read_groups(f"{http_server.url}/store", **RAW), sample(release))
 

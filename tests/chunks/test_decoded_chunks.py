@@ -28,7 +28,7 @@ FOUR = np.arange(4, dtype="f4")
 
 # Regression D1
 @pytest.mark.parametrize("elementsize", [0, 4, 7])
-def test_shuffle_uses_dtype_item_size(tmp_path: Path, way: str, elementsize: int) -> None:
+def test_shuffle_uses_item_size_of_dtype(tmp_path: Path, way: str, elementsize: int) -> None:
     codecs = {"filters": [{"id": "shuffle", "elementsize": elementsize}]}
     codecs |= {"compressor": {"id": "zlib", "level": 4}}
     chunk = zlib.compress(shuffled(FOUR.tobytes(), 4))

@@ -234,14 +234,14 @@ def test_uncompressed_chunks_of_every_dtype_round_trip(dtype, shape):
         np.testing.assert_array_equal(decoded, array)
 
 
-def test_v3_crc32c_appends_little_endian_checksum():
+def test_v3_crc32c_codec_appends_little_endian_checksum():
     codec = make_codec("|u1", (9,), ("bytes", {}), ("crc32c", {}))
     data = b"123456789" + (0xE3069283).to_bytes(4, "little")
     assert codec.decode(data).tobytes() == b"123456789"
     assert bytes(codec.encode(np.frombuffer(b"123456789", "u1"))) == data
 
 
-def test_crc32c_works_without_crc32c_library(monkeypatch):
+def test_crc32c_codec_works_without_crc32c_library(monkeypatch):
     registry = {k: v for k, v in numcodecs.registry.codec_registry.items() if k != "crc32c"}
     with_library = make_codec("|u1", (64,), ("crc32c", {}))
     monkeypatch.setattr(filters_module.numcodecs.registry, "codec_registry", registry)
@@ -553,7 +553,7 @@ class Inverted(numcodecs.abc.Codec):
         return np.frombuffer(buf, "u1") ^ self.mask
 
 
-def test_custom_codecs_work_if_passed_or_registered(monkeypatch):
+def test_custom_codecs_can_be_passed_or_registered(monkeypatch):
     array = np.arange(4, dtype="<i4")
     data = bytes(255 ^ byte for byte in array.tobytes())
     chain = ("inverted", {"mask": 255})
@@ -621,7 +621,7 @@ def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
         make_codec("<i4", (4,), ("broken", {}))
 
 
-def test_filter_whose_byte_order_differs_from_array_dtype_is_rejected_in_v3():
+def test_filter_whose_byte_order_differs_from_that_of_array_dtype_is_rejected_in_v3():
     codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
     node = make_node(">i4", (4,))
     with pytest.raises(UnsupportedError, match="byte order"):

@@ -151,7 +151,7 @@ def test_reference_set_can_be_copied_to_zip_file(tmp_path: Path) -> None:
         xr_nczarr.copy(source, target)
 
 
-def test_unlimited_dimension_is_rejected_or_made_fixed_if_target_layout_does_not_support_it() -> (
+def test_unlimited_dimension_that_target_layout_does_not_support_is_rejected_or_made_fixed() -> (
     None
 ):
     source: dict[str, bytes] = {}
@@ -313,7 +313,7 @@ def _peaks_of_copying(source: Path, sizes: list[int]) -> list[int]:
     return peaks
 
 
-def test_rechunking_holds_only_part_of_array_in_memory(tmp_path: Path) -> None:
+def test_rechunking_keeps_only_part_of_array_in_memory(tmp_path: Path) -> None:
     values = np.arange(60 * 160 * 200, dtype="f4").reshape(60, 160, 200)
     dataset = xr.Dataset({"a": (("t", "y", "x"), values)})
     source = tmp_path / "source"

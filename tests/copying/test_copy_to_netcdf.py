@@ -130,7 +130,7 @@ def test_variables_of_types_unsupported_by_netcdf_are_rejected_or_skipped_on_req
         assert opened["v"][...].dtype == "f8"
 
 
-def test_attributes_with_names_unsupported_by_netcdf_are_rejected_or_skipped(
+def test_attributes_with_names_unsupported_by_netcdf_are_rejected_or_skipped_on_request(
     tmp_path: Path,
 ) -> None:
     store, file = tmp_path / "store", tmp_path / "out.nc"
@@ -149,7 +149,9 @@ def test_attributes_with_names_unsupported_by_netcdf_are_rejected_or_skipped(
         assert opened["v"].ncattrs() == ["units"]
 
 
-def test_zero_length_fixed_dimension_is_rejected_or_made_unlimited(tmp_path: Path) -> None:
+def test_zero_length_fixed_dimension_is_rejected_or_made_unlimited_on_request(
+    tmp_path: Path,
+) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", np.zeros(0))}), store)
     with pytest.raises(xr_nczarr.UnsupportedError, match="/x is fixed with 0 elements"):

@@ -193,7 +193,7 @@ def test_diff_json_output_has_named_fields(tmp_path: Path, capsys) -> None:
     assert output["differences"][0]["path"] == "/t"
 
 
-def test_diff_with_missing_target_exits_with_code_2(tmp_path: Path, capsys) -> None:
+def test_diff_with_store_that_does_not_exist_exits_with_code_2(tmp_path: Path, capsys) -> None:
     assert main(["diff", str(store(tmp_path / "one")), str(tmp_path / "nothing")]) == 2
     assert "nothing" in capsys.readouterr().err
 

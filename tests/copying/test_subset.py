@@ -72,7 +72,7 @@ SELECTIONS = {
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_copied_selection_equals_xarray_selection(
+def test_copied_selection_equals_same_selection_made_with_xarray(
     source: tuple[Path, dict[str, Any]], selection: str, tmp_path: Path
 ) -> None:
     path, options = source

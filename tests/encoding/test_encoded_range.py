@@ -298,7 +298,9 @@ def test_integers_can_be_packed(dtype, packing):
     [("i8", -(2**63) + 2), ("i8", 2**63 - 1), ("u8", 2**64 - 2), ("i4", -(2**31))],
 )
 @pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
-def test_fill_values_not_exactly_representable_as_floats_are_masked(dtype, fill, key, lazy):
+def test_missing_values_are_masked_even_if_floats_cannot_represent_fill_value_exactly(
+    dtype, fill, key, lazy
+):
     # The first value is netCDF's default for int64, which xarray converts to -2**63 instead of NaN.
     encoding = {"v": {"dtype": dtype, key: np.dtype(dtype).type(fill)}}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
@@ -434,7 +436,7 @@ def test_packed_values_round_trip_within_half_a_scale_factor_or_are_rejected(
 
 
 @pytest.mark.parametrize("missing", ["b", None])
-def test_stored_string_width_is_at_least_fill_value_width(missing):
+def test_stored_string_width_is_at_least_width_of_fill_value(missing):
     store = {}
     original = dataset(np.array(["a", missing], object))
     xr_nczarr.to_nczarr(original, store, encoding={"v": {"_FillValue": "none"}})

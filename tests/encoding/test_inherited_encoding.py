@@ -189,7 +189,7 @@ def test_inherited_chunk_larger_than_dimension_is_kept():
         ),
     ],
 )
-def test_chosen_chunks_are_logged_with_reason(caplog, leftover, level, message):
+def test_chosen_chunk_sizes_are_logged_with_reason(caplog, leftover, level, message):
     made, store = STEPS.copy(), {}
     made.t.encoding = leftover
     with caplog.at_level("DEBUG", "xr_nczarr"):
@@ -491,7 +491,7 @@ def test_zero_dimensional_dask_string_can_be_written(options, texts):
 @pytest.mark.filterwarnings("ignore:saving variable t with floating point data:RuntimeWarning")
 @pytest.mark.parametrize(("dtype", "unsigned"), [("i1", "true"), ("u1", "false")])
 @pytest.mark.parametrize("scale", [{}, {"scale_factor": 0.5}])
-def test_unsigned_attribute_is_kept_even_without_fill_value(tmp_path, dtype, unsigned, scale):
+def test_attribute_named_unsigned_is_kept_even_without_fill_value(tmp_path, dtype, unsigned, scale):
     # xarray then drops the attribute from the encoding, and 200 was once read back as -56.
     raw = np.array([1, 200, 255], "u1").view(dtype)
     xr_nczarr.to_nczarr(

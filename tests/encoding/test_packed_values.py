@@ -81,7 +81,7 @@ def test_negative_integer_is_rejected_for_unsigned_variable(path):
 
 
 # Regression D57
-def test_unsigned_values_are_stored_as_signed_integers_if_encoding_has_unsigned_key(path):
+def test_unsigned_values_are_stored_as_signed_integers_if_encoding_has_key_named_unsigned(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
@@ -146,7 +146,7 @@ def test_packing_error_during_dask_write_explains_how_to_finish_write(path):
     [{"add_offset": 2.0}, {"dtype": "c16", "scale_factor": 2.0}],
     ids=["offset", "complex dtype"],
 )
-def test_complex_numbers_are_packed_only_if_they_are_real(encoding, lazy):
+def test_complex_numbers_are_packed_only_if_their_imaginary_parts_are_zero(encoding, lazy):
     variable = xr.Variable("x", np.array([3 + 0j, 1 + 1j]))
     numbers = xr.Dataset({"v": variable.chunk() if lazy else variable})
     layout = {"dialect": "zarr", "encoding": {"v": encoding}}

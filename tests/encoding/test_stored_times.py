@@ -150,7 +150,7 @@ def test_times_are_encoded_lazily(path, kind):
     assert read(path, decode_timedelta=True).v.values.astype("i8").tolist() == [0, 1, 2, 3]
 
 
-def test_month_units_are_rejected_for_times(path):
+def test_encoding_times_in_units_of_months_is_rejected(path):
     months = {"units": "months since 2000-01-01", "calendar": "360_day"}
     dataset = xr.decode_cf(xr.Dataset(coords={"t": ("t", [0, 1], months)}))
     with pytest.raises(

@@ -227,7 +227,9 @@ def test_variable_length_bytes_in_partial_chunks_can_be_rewritten_and_copied(zar
 
 
 @pytest.mark.parametrize("dtype", ["i2", "u1", "?", "c8"])
-def test_unwritten_chunks_in_plain_zarr_v3_are_read_as_zeros_by_both_engines(dtype, tmp_path):
+def test_unwritten_chunks_in_plain_zarr_v3_are_read_as_zeros_by_nczarr_and_zarr_engines(
+    dtype, tmp_path
+):
     values = dask.array.zeros(4, chunks=2, dtype=dtype)
     dataset = xr.Dataset({"v": ("x", values)})
     options = {"zarr_format": 3, "compute": False}

@@ -85,7 +85,7 @@ def test_codec_parameters_that_are_not_json_are_rejected_before_writing(path):
 
 # Regression D68
 @pytest.mark.parametrize("engine", ["nczarr", "kerchunk"])
-def test_kerchunk_dataset_is_written_with_its_codecs(path, tmp_path, engine):
+def test_dataset_from_kerchunk_references_is_written_with_its_codecs(path, tmp_path, engine):
     from kerchunk.hdf import SingleHdf5ToZarr
 
     source = str(tmp_path / "a.nc")

@@ -210,7 +210,7 @@ def test_region_writes_are_rejected_until_interrupted_append_is_resolved():
     assert refusals
 
 
-def test_dataset_opened_before_strings_were_widened_raises_chunk_error_when_read(tmp_path):
+def test_reading_dataset_opened_before_append_of_longer_strings_raises_chunk_error(tmp_path):
     for target in ({}, tmp_path / "a"):
         to_nczarr(named("Oslo", "Rom"), target)
         earlier = xr.open_dataset(target, engine="nczarr")

@@ -339,7 +339,7 @@ def test_every_fill_value_notation_is_parsed(dtype, stored, fill):
 
 
 # Regression D20
-def test_null_or_missing_fill_value_is_undefined():
+def test_null_or_missing_fill_value_is_treated_as_undefined():
     assert parsed(fill_value=None).fill_value is None
     assert parsed(fill_value=[None]).fill_value is None
     members = {name: PLAIN[name] for name in ("zarr_format", "shape", "dtype", "chunks")}

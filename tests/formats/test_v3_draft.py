@@ -333,7 +333,7 @@ def test_fortran_order_becomes_leading_transpose_codec():
         ("r24", "0x010203", np.void(b"\1\2\3")),
     ],
 )
-def test_fill_values_are_parsed_and_rendered_as_specified(data_type, value, expected):
+def test_fill_values_are_parsed_and_rendered_as_v3_draft_specifies(data_type, value, expected):
     node = parse({**ARRAY, "data_type": data_type, "fill_value": value})
     assert node.fill_value == np.array(expected, node.dtype)
     assert parse(rendered(node)).fill_value == node.fill_value

@@ -254,7 +254,7 @@ def test_failing_request_is_sent_at_most_five_times(s3_server):
 
 
 @pytest.mark.parametrize("release", sorted(VINTAGES))
-def test_groups_from_every_netcdf_c_release_are_identical_on_s3_and_disk(
+def test_groups_from_every_netcdf_c_release_are_read_identically_from_s3_and_disk(
     s3_server, tmp_path, release
 ):
     """Some groups store their dimensions in objects that can be found only by listing."""

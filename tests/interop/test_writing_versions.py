@@ -193,7 +193,7 @@ def test_zarr_readers_read_text_as_strings(path, version, dialect):
 
 
 @pytest.mark.parametrize(("version", "dialect"), [(2, "zarr"), (3, "nczarr"), (3, "zarr")])
-def test_xarray_zarr_engine_decodes_datatree_identically(path, version, dialect):
+def test_xarray_zarr_engine_reads_datatree_written_by_xr_nczarr(path, version, dialect):
     write_sample(path, version, dialect)
     original = sample()
     with xr.open_datatree(path, engine="zarr", consolidated=version == 2) as opened:
@@ -307,7 +307,7 @@ def test_shards_from_source_encoding_are_kept_in_v3(path, tmp_path, version):
         assert grid["configuration"]["chunk_shape"] == [4, 6]
 
 
-def test_automatic_shard_shapes_match_zarr_python(path, tmp_path):
+def test_automatic_shard_shapes_equal_those_chosen_by_zarr_python(path, tmp_path):
     values = np.arange(18 * 5).reshape(18, 5)
     encoding = {"v": {"shards": "auto", "chunks": (2, 1)}}
     to_nczarr(xr.Dataset({"v": (("x", "y"), values)}), path, zarr_format=3, encoding=encoding)
@@ -317,7 +317,7 @@ def test_automatic_shard_shapes_match_zarr_python(path, tmp_path):
     assert zarr.open_array(path / "v").shards == other.shards == (4, 1)
 
 
-def test_shards_are_preserved_when_rewriting_opened_dataset(path, tmp_path):
+def test_rewriting_opened_dataset_preserves_shards(path, tmp_path):
     encoding = {"i4": {"shards": (4, 6), "chunks": CHUNKS}}
     to_nczarr(numbers()[["i4"]], path, zarr_format=3, encoding=encoding)
     with xr.open_dataset(path, engine="nczarr") as opened:

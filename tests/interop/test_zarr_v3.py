@@ -327,7 +327,7 @@ def test_tensorstore_reads_bfloat16_arrays_written_by_xr_nczarr(tmp_path):
     assert again.values.tobytes() == values.tobytes()
 
 
-def test_reading_bfloat16_requires_ml_dtypes(tmp_path, monkeypatch):
+def test_reading_bfloat16_requires_ml_dtypes_package(tmp_path, monkeypatch):
     dataset = xr.Dataset({"v": ("x", bfloat16_values(2)), "n": ("x", [1, 2])})
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", dialect="zarr", zarr_format=3)
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)

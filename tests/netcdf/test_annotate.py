@@ -155,7 +155,7 @@ def attributes_of(zarr_format, dialect, path="/v", **options):
     return dict(stored.nodes[path].attributes)
 
 
-def test_v2_annotations_match_netcdf_c_4_10():
+def test_v2_annotations_equal_those_of_netcdf_c_4_10():
     assert attributes_of("2", "nczarr", "/") == {
         "title": "é",
         "_nczarr_group": {
@@ -190,7 +190,7 @@ def test_v2_annotations_match_netcdf_c_4_10():
         ("nczarr-4.8.1", "_NCZARR_ARRAY", {"dimrefs": [], "storage": "scalar"}),
     ],
 )
-def test_scalar_annotations_in_old_layouts_match_netcdf_c(dialect, name, annotation):
+def test_scalar_annotations_in_old_layouts_equal_those_of_netcdf_c(dialect, name, annotation):
     assert annotated(sample(), dialect=dialect).nodes["/s"].members == {name: annotation}
 
 
@@ -312,7 +312,9 @@ def test_annotating_group_with_missing_variable_raises_file_not_found_error():
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [("2", "nczarr"), ("3", "nczarr")])
 @pytest.mark.parametrize("fill", [b"none", b""], ids=["text", "empty"])
-def test_string_fill_values_and_attributes_are_recorded_as_strings(zarr_format, dialect, fill):
+def test_fill_values_and_attributes_of_type_string_are_recorded_as_strings(
+    zarr_format, dialect, fill
+):
     node = array("/v", (2,), "S4", fill_value=np.bytes_(fill))
     attributes = {"_FillValue": np.bytes_(fill), "one": ["a"], "two": ["a", "b"], "text": "a"}
     strings = Variable(

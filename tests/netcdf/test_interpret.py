@@ -193,7 +193,7 @@ def test_characters_from_every_netcdf_c_release_have_dtype_s1(type_name, zarr_fo
     assert variable.fill_value == b"5"
 
 
-def test_ucs4_characters_in_plain_zarr_are_unchanged():
+def test_ucs4_characters_in_plain_zarr_keep_their_dtype():
     variable = only(interpret(hierarchy(group(), array("/v", (2,), "<U1"))))
     assert variable.node.dtype == np.dtype("<U1")
 
@@ -324,7 +324,7 @@ def test_array_is_padded_or_truncated_to_size_of_unlimited_dimension(size, word)
 
 # Regression D21
 @pytest.mark.parametrize("size", [1, 3])
-def test_only_variable_that_contradicts_fixed_dimension_is_marked_as_broken(size):
+def test_only_variables_that_contradict_fixed_dimension_are_marked_as_broken(size):
     bad, good = (
         array(f"/{name}", (n,), attributes=references("/x")) for name, n in (("b", size), ("a", 2))
     )
@@ -424,7 +424,7 @@ def test_unparsable_node_becomes_broken_variable():
     assert (variable.shape, variable.attributes, variable.node) == ((3,), {"u": "m"}, None)
 
 
-def test_broken_group_keeps_children():
+def test_broken_group_keeps_its_children():
     broken = BrokenNode(path="/g", error=MetadataError("damaged"))
     dataset = interpret(hierarchy(group(), broken, array("/g/v")))
     assert dataset.groups["g"].error is broken.error

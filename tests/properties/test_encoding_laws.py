@@ -103,7 +103,7 @@ def check_represented(values, numbers, encoding, meant, room):
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_packed_numbers_are_accurate_within_half_a_scale_factor_or_rejected(case):
+def test_packed_numbers_are_accurate_within_half_a_scale_factor_or_are_rejected(case):
     values, encoding, meant = case
     step = abs(Fraction(encoding.get("scale_factor", 1)))
     room = margin(values, encoding)
@@ -138,7 +138,7 @@ def test_packed_numbers_are_accurate_within_half_a_scale_factor_or_rejected(case
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_appended_numbers_are_packed_exactly_or_rejected(case):
+def test_appended_numbers_are_packed_exactly_or_are_rejected(case):
     values, encoding, meant = case
     store = {}
     empty = xr.Dataset({"v": ("x", values[:0])})

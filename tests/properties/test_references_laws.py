@@ -252,7 +252,7 @@ odd_members = st.tuples(
     st.integers(0, 3),
     st.data(),
 )
-def test_scanning_and_json_parsing_yield_same_references_or_same_error(
+def test_scanning_document_and_parsing_it_as_json_yield_same_references_or_same_error(
     parts, spelled, escaped, slashes, changes, data
 ):
     refs = [

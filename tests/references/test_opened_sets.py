@@ -312,7 +312,7 @@ class TestStore:
         assert messages[0] == messages[1]
         assert "t/50" in messages[0]
 
-    def test_reference_sets_are_read_only(self):
+    def test_writing_to_or_deleting_from_reference_set_is_rejected(self):
         store = open_store({"a": "b"})
         for write in (lambda: store.put([("a", b"")]), lambda: store.delete("a")):
             with pytest.raises(UnsupportedError, match="read-only"):

@@ -137,7 +137,7 @@ def test_all_row_groups_of_record_file_are_read(tmp_path, monkeypatch, reader):
     assert references.resolve("t/100") is references.resolve("t/160") is None
 
 
-def test_threads_read_one_record_file_concurrently(tmp_path):
+def test_threads_can_read_one_record_file_concurrently(tmp_path):
     """If two threads read one pyarrow file at the same time, the process can fail or crash."""
     count = 20_000
     rows = {"path": [f"u{i}" for i in range(count)], "offset": range(count), "size": [1] * count}

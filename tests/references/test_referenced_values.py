@@ -87,7 +87,7 @@ def test_templates_with_arguments_are_rendered(tmp_path):
 
 # Regressions D37, D38
 @pytest.mark.parametrize("form", [deflated, raw])
-def test_range_is_extracted_from_response_with_whole_object(served, form):
+def test_requested_range_is_extracted_if_response_contains_whole_object(served, form):
     served.fault("ignore-range", times=None)
     assert read(form(served)) == VALUES.tolist()
     alone = form(served)
@@ -104,7 +104,7 @@ def test_transient_failures_are_retried(served, kind):
 
 # Regression D39
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 429, 500, 501, 503])
-def test_error_for_failed_request_includes_status_url_and_key(served, status):
+def test_error_for_failed_request_includes_http_status_as_well_as_url_and_key(served, status):
     served.fault("status", status=status, times=None)
     store = open_store(raw(served), retry=Retry(first_wait=0))
     with pytest.raises(StorageError) as caught:

@@ -241,7 +241,9 @@ def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server
     )
 
 
-def test_max_nodes_limit_applies_when_writing_references_to_unlistable_store(tmp_path, http_server):
+def test_max_nodes_limit_applies_to_references_to_store_that_cannot_be_listed(
+    tmp_path, http_server
+):
     xr_nczarr.to_nczarr(xr.Dataset({"a": 1, "b": 2}), f"{http_server.root}/store")
     with pytest.raises(LimitError, match="max_nodes"):
         write(f"{http_server.url}/store", tmp_path / "set.json", limits={"max_nodes": 2})
@@ -562,7 +564,7 @@ def test_references_to_huge_sparse_array_can_be_written_only_as_json(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["set.json.gz", "set.json.zst", "set.json.zstd"])
-def test_document_file_extension_determines_its_compression(tmp_path, name):
+def test_file_extension_of_reference_document_determines_its_compression(tmp_path, name):
     dataset = regular(tmp_path / "store")
     for _ in range(2):  # an existing compressed document is replaced
         write(tmp_path / "store", tmp_path / name)
@@ -633,7 +635,7 @@ def test_reference_document_written_by_another_program_is_replaced(tmp_path, doc
 
 
 @pytest.mark.parametrize("place", ["local", "s3"])
-def test_file_without_reference_set_is_not_replaced(tmp_path, s3_server, place):
+def test_file_of_other_format_is_not_replaced_by_reference_document(tmp_path, s3_server, place):
     regular(tmp_path / "store")
     target, options = str(tmp_path / "mine"), None
     if place == "s3":

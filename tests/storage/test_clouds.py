@@ -51,7 +51,7 @@ def test_references_written_for_cloud_store_point_to_same_cloud(kind, request):
 
 
 @pytest.mark.parametrize("kind", ["fsspec gs", "fsspec az"])
-def test_cloud_zip_file_is_read(kind, request, tmp_path):
+def test_zip_file_in_cloud_storage_can_be_read(kind, request, tmp_path):
     dataset = xr.Dataset({"t": ("x", np.arange(4.0))})
     url, options = new_store(kind, request)
     xr_nczarr.to_nczarr(dataset, tmp_path / "store.zip")

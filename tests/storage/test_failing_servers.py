@@ -271,7 +271,7 @@ def test_unreachable_server_raises_connection_error(connect: Connect, time: Fake
 
 # Regressions D37, D38
 @pytest.mark.parametrize("key", ["a/100", "a/101"])
-def test_ranges_are_extracted_from_response_with_whole_object(
+def test_requested_ranges_are_extracted_if_response_contains_whole_object(
     connect: Connect, server: HttpServer, key: str
 ) -> None:
     server.fault("ignore-range", times=None)
@@ -307,7 +307,7 @@ RANGES = [ByteRange("a/100", 3, 5), ByteRange("a/100", -4, 4), ByteRange("a/100"
 
 @pytest.mark.parametrize("fault", ["long", "wide-range"])
 @pytest.mark.parametrize("byte_range", RANGES, ids=str)
-def test_range_is_extracted_from_response_with_larger_range(
+def test_requested_range_is_extracted_if_response_contains_larger_range(
     connect: Connect, server: HttpServer, fault: str, byte_range: ByteRange
 ) -> None:
     (expected,) = connect(server.url).fetch_ranges([byte_range])
@@ -486,7 +486,7 @@ def test_values_are_correct_even_if_30_percent_of_requests_fail(
     assert fetch(s3_store, "a/1", "a/2") == [None, CHUNKS["a/2"]]
 
 
-def test_fetching_from_s3_sends_one_request_per_object_even_if_missing(
+def test_fetching_from_s3_sends_one_request_per_object_even_if_objects_are_missing(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     s3_server.put("x/a/1", b"1")
@@ -561,7 +561,7 @@ REGION = (
         str(value[1][13:20]) if isinstance(value, tuple) else getattr(value, "__name__", value)
     ),
 )
-def test_obstore_and_fsspec_raise_same_error_for_s3_response(
+def test_obstore_and_fsspec_raise_same_error_for_same_s3_response(
     connect: Connect,
     s3_server: S3Server,
     time: FakeTime,

@@ -194,7 +194,7 @@ def test_accessing_many_in_memory_objects_takes_few_event_loop_calls(
     assert len(calls) < 10
 
 
-def test_range_reads_from_zarr_python_stores_use_limited_memory(tmp_path: Path) -> None:
+def test_reading_ranges_from_zarr_python_stores_uses_limited_memory(tmp_path: Path) -> None:
     class Wrapped(WrapperStore):
         """A store that xr_nczarr cannot replace with a store of its own."""
 

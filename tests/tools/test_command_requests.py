@@ -53,7 +53,7 @@ def test_verify_requests_many_chunks_in_few_round_trips(s3_server, tmp_path):
     assert result.decoded == 250
 
 
-def test_verify_batches_variables_and_requests_each_object_once(s3_server, tmp_path):
+def test_verify_reads_variables_in_batches_and_requests_each_object_once(s3_server, tmp_path):
     url = put_store(s3_server, tmp_path / "store", variables(20))
     with at_most(s3_server, 70, 4) as batches:
         result = xr_nczarr.verify(url, storage_options=s3_server.storage_options)

@@ -192,7 +192,7 @@ def test_explain_distinguishes_mapping_stores_with_same_display_name():
 
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_accessor_explains_dataset_selection(chunks, inline):
+def test_explain_method_of_accessor_explains_selected_part_of_dataset(chunks, inline):
     store = stored()
     dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks, inline_array=inline)
     (result,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings

@@ -294,7 +294,7 @@ def serve_over_http(tmp_path: Path, http_server: HttpServer) -> Callable[..., st
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_chunks_of_unlistable_store_are_counted_by_requesting_each_one(
+def test_chunks_of_store_that_cannot_be_listed_are_counted_by_requesting_each_one(
     zarr_format: int, dialect: str, serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http(zarr_format, dialect=dialect)
@@ -310,7 +310,7 @@ def test_chunks_of_unlistable_store_are_counted_by_requesting_each_one(
     assert explained.absent == 2
 
 
-def test_info_counts_chunks_of_unlistable_store_with_concurrent_requests(
+def test_info_sends_concurrent_requests_to_count_chunks_of_store_that_cannot_be_listed(
     serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http()
@@ -321,7 +321,7 @@ def test_info_counts_chunks_of_unlistable_store_with_concurrent_requests(
     assert {item.method for item in http_server.requests_for("*/a/0.0")} == {"HEAD"}
 
 
-def test_verify_does_not_probe_every_chunk_of_large_unlistable_store(
+def test_large_number_of_chunks_is_not_looked_up_one_by_one_if_store_cannot_be_listed(
     http_server: HttpServer,
 ) -> None:
     group = zarr.open_group(Path(http_server.root, "s"), mode="w", zarr_format=2)
@@ -335,7 +335,7 @@ def test_verify_does_not_probe_every_chunk_of_large_unlistable_store(
     assert not [item for item in http_server.requests if item.method == "HEAD"]
 
 
-def test_chunks_of_unlistable_store_are_not_looked_up_if_array_is_huge(
+def test_chunks_of_huge_array_are_not_looked_up_if_store_cannot_be_listed(
     tmp_path: Path, http_server: HttpServer
 ) -> None:
     group = zarr.open_group(Path(http_server.root, "s"), mode="w", zarr_format=2)
@@ -362,7 +362,7 @@ def test_chunks_are_counted_even_if_server_rejects_head_requests(
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_references_to_unlistable_store_include_its_chunks(
+def test_references_to_store_that_cannot_be_listed_include_its_chunks(
     tmp_path: Path, dialect: str, serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http(dialect=dialect)

@@ -258,7 +258,7 @@ RESERVED = {
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("name", RESERVED)
-def test_error_for_reserved_attribute_includes_name(name, dialect):
+def test_error_for_reserved_attribute_includes_attribute_name(name, dialect):
     value, store = RESERVED[name], {}
     for dataset in (
         xr.Dataset({"v": ("x", [1], {name: value})}),
