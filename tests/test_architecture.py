@@ -144,7 +144,7 @@ def test_layers_import_only_lower_layers():
     assert not offenders
 
 
-def test_layer_table_lists_only_imported_layers():
+def test_layer_table_lists_only_layers_that_are_actually_imported():
     imported = {layer: set() for layer in LAYERS}
     for path in FILES:
         imported[layer_of(path)].update(*map(layers_in, imports(path)))
@@ -260,7 +260,7 @@ def test_names_of_classes_and_type_aliases_are_unique():
     assert repeated == set()
 
 
-def test_file_names_are_unique():
+def test_names_of_package_files_are_unique():
     names = Counter(path.name for path in FILES if path.name != "__init__.py")
     assert {name for name, number in names.items() if number > 1} == set()
 

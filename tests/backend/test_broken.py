@@ -317,7 +317,7 @@ def test_coordinates_are_not_read_if_create_default_indexes_is_false(opener, sto
     assert not [request.path for request in http_server.requests if request.path[-1].isdigit()]
 
 
-def test_coordinate_indexes_match_values_decoded_by_xarray(tmp_path):
+def test_coordinate_indexes_equal_those_created_by_zarr_engine(tmp_path):
     dataset = xr.Dataset(
         coords={
             "date": xr.date_range("2000-01-01", periods=3, calendar="360_day", use_cftime=True),

@@ -128,7 +128,7 @@ def test_byte_order_mark_is_skipped():
     assert Document("k", b'\xef\xbb\xbf{"a": 1}').attributes().literal("a") == "1"
 
 
-def test_metadata_size_is_checked_before_parsing():
+def test_metadata_document_above_size_limit_is_rejected_before_parsing():
     limits = Limits(max_metadata_bytes=10)
     with pytest.raises(LimitError, match="max_metadata_bytes"):
         Document("k", b" " * 11, limits=limits)

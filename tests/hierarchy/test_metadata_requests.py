@@ -147,7 +147,7 @@ def test_third_consolidated_store_in_folder_opens_with_fewer_requests_than_first
 
 
 @pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
-def test_opening_third_store_takes_few_requests_even_if_server_returns_403_for_missing_objects(
+def test_opening_third_store_in_folder_takes_few_requests_even_if_status_403_means_missing(
     similar, forbidden
 ):
     if forbidden:

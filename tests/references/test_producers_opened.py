@@ -133,7 +133,9 @@ def masking(produce):
 # Regression D45
 @pytest.mark.parametrize("produce", PRODUCERS, ids=lambda produce: produce.__name__)
 @pytest.mark.parametrize("way", ["eager", "threads", "workers"])
-def test_values_read_through_references_match_original_files(tmp_path, request, produce, way):
+def test_values_read_through_references_equal_those_in_original_files(
+    tmp_path, request, produce, way
+):
     document, paths = produce(tmp_path)
     way = request.getfixturevalue("workers") if way == "workers" else way
     path = tmp_path / "refs.json"

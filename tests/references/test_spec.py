@@ -411,7 +411,7 @@ def test_generator_templates_are_parsed_once_and_evaluated_per_key(monkeypatch):
 
 
 # Regression D47
-def test_generator_expansion_is_limited():
+def test_number_of_references_created_by_generators_is_limited():
     document = version1(
         gen=[generator(key="v/{{i + j}}", dimensions={"i": {"stop": 10**6}, "j": {"stop": 10**6}})]
     )

@@ -212,7 +212,7 @@ def test_generators_with_sandboxed_templates_can_be_resolved_and_pickled():
     "pattern", ["%d", "a%04db", "%3d", "%007x", "%064d", "%05s", "%x", "\n%9d%%"]
 )
 @pytest.mark.parametrize("value", [0, 7, -5, 2**100, True, "text"])
-def test_percent_formatting_of_single_value_matches_python(pattern, value):
+def test_percent_formatting_of_single_value_yields_same_text_as_in_python(pattern, value):
     compute = compiled(Call(remainder, (pattern, DimensionValue("i"))))
     try:
         expected = formatted(pattern, value)
@@ -248,7 +248,7 @@ BLURRED = {
     ],
     ids=["parsed", "rendered", "generators", "template expansion"],
 )
-def test_reference_document_expansion_is_limited(members):
+def test_cost_of_expanding_reference_document_is_limited(members):
     with pytest.raises(LimitError, match="max_references"):
         parse_references({"version": 1} | members, limits=Limits(max_references=10_000))
 

@@ -429,7 +429,7 @@ def test_missing_status_option_does_not_apply_to_writes_deletions_or_listings(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [400, 405, 410, 501])
-def test_http_statuses_other_than_not_found_raise_error(
+def test_http_error_statuses_other_than_not_found_raise_error(
     http_server: HttpServer, client: str, status: int
 ) -> None:
     http_server.fault("status", path="*/x", status=status, times=None)

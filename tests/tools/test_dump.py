@@ -98,7 +98,7 @@ def test_dump_of_group_contains_only_that_group_and_inherited_dimensions(tmp_pat
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"], ["-v", "f,v,/g/sub/q"], ["-g", "g,/", "-v", "v"]])
-def test_dump_output_matches_ncdump(types, options, capsys):
+def test_dump_output_equals_output_of_ncdump(types, options, capsys):
     path, url = types
     assert main(["dump", *options, url]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -181,7 +181,7 @@ variables:
 
 
 @needs_ncgen
-def test_special_attributes_shown_by_dump_match_ncdump(tmp_path, capsys):
+def test_special_attributes_shown_by_dump_equal_those_shown_by_ncdump(tmp_path, capsys):
     """`dump` omits the attributes that describe a netCDF file itself."""
     (tmp_path / "special.cdl").write_text(STORED)
     source, target = str(tmp_path / "special.nc"), str(tmp_path / "special")
@@ -274,7 +274,7 @@ def test_dump_shows_netcdf_c_maxstrlen_attributes(tmp_path):
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"]])
-def test_dump_of_netcdf_c_4_9_0_store_matches_ncdump(options, tmp_path):
+def test_dump_of_netcdf_c_4_9_0_store_equals_output_of_ncdump(options, tmp_path):
     store = write_with_ncgen(tmp_path / "plain.file", "plain.cdl")
     expected = run("ncdump", *options, file_url(store, "nczarr"))
     assert "".join(xr_nczarr.dump(store, header=bool(options))) == expected

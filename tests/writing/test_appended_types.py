@@ -69,7 +69,7 @@ def test_overlapping_times_are_rejected(tmp_path: Path, stored: Any, appended: A
     ],
     ids=str,
 )
-def test_appended_values_of_mismatched_dtype_kind_are_rejected(
+def test_appended_values_of_incompatible_type_are_rejected(
     tmp_path: Path, stored: Any, appended: Any, coordinate: bool
 ) -> None:
     # Complex numbers once lost their imaginary part silently, and nonzero values became True.
