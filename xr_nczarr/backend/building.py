@@ -75,9 +75,9 @@ def build_dataset(
         the coordinates itself, because an error raised while xarray reads them would make opening
         fail.
     coordinate_store
-        The result of `fetching_coordinates`: the store in a wrapper that prefetches small dimension
-        coordinates. Groups that are opened together share one wrapper. If None, this group gets its
-        own wrapper.
+        The store from which small dimension coordinates are prefetched, as returned by
+        `fetching_coordinates`. Groups that are opened together share it. If None,
+        `fetching_coordinates` is called for this group alone.
     """
     dropped = decoding["drop_variables"]
     source = StoredGroup(opened, group, dropped, coordinate_store=coordinate_store)
@@ -156,11 +156,11 @@ def _read_coordinates(
     """Read the dimension coordinates of a group.
 
     Return two dicts keyed by name. The first contains the values of the coordinates. The second
-    contains an error for each decoded coordinate whose values cannot be read or decoded.
+    contains an error for each coordinate that cannot be read or decoded.
 
-    A coordinate that is opened without decoding (`source.as_stored`) causes no error. If one of its
-    chunks is missing or unreadable, the coordinate is left out of both dicts. A coordinate without
-    elements is also left out.
+    The second dict never contains a coordinate that is opened without decoding
+    (`source.as_stored`). If one of the chunks of such a coordinate is missing or unreadable, the
+    coordinate is left out of both dicts. A coordinate without elements is also left out.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
@@ -234,10 +234,11 @@ def _nothing_to_close() -> None:
 
 
 def _remove_conflicting_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
-    """Remove scalar variables with the same name as a dimension, and return warnings to issue.
+    """Remove scalar variables with the same name as a dimension, and return warning messages.
 
     A Dataset cannot contain a scalar variable and a dimension of the same name. `variables` is
-    changed in place.
+    changed in place. The result contains one message for each removed variable. If
+    ``on_unsupported="skip"`` was passed, the result is empty.
 
     Raises
     ------

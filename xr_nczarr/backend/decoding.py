@@ -7,9 +7,9 @@ thread that decompresses it, while the chunk is still in the processor's cache. 
 are bitwise identical to xarray's own.
 
 How xarray decodes numbers depends only on their dtype and a few attributes. For each combination of
-these, this module therefore lets xarray decode the metadata of only one variable, and applies the
-result to all others. This saves time, because most variables in a large dataset share the same
-combination.
+dtype and attributes, xarray therefore decodes the metadata of only one variable. The result is then
+applied to all other variables with the same combination. This saves time, because most variables in
+a large dataset share a few combinations.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ def decode_variables(
         Stored variables. They may be changed in place, and the result may contain the same
         objects.
     arrays
-        Lazy arrays of the variables that can be read, keyed by name. The attributes `dtype`
-        and `convert` of these arrays may be changed in place.
+        Lazy arrays of the variables that can be read, keyed by name. This function may
+        change the attributes `dtype` and `convert` of these arrays.
     attributes
         Attributes of the group.
     decoding
@@ -333,7 +333,7 @@ def _missing_chunk(array: LazyArray, all_values: bool) -> MissingChunkError | No
 
 
 def require_chunks(array: LazyArray) -> LazyArray:
-    """Return a copy of a lazy array in which missing chunks are errors.
+    """Return a copy of a lazy array that does not replace missing chunks with fill values.
 
     If a read needs a missing chunk, the copy raises MissingChunkError.
     """
@@ -471,9 +471,9 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
         return fill_value
     meant, unmeant = (fill_value, other) if possible else (other, fill_value)
     warnings.warn(
-        f"_FillValue {fill_value} of {node.path} is ambiguous: the filter fixedscaleoffset may or "
-        f"may not have packed it. {meant} is masked, and {unmeant} is not. Open the dataset with "
-        "mask_and_scale=False to mask neither",
+        f"_FillValue {fill_value} of {node.path} is ambiguous: it may or may not be packed by the "
+        f"filter fixedscaleoffset. {meant} is masked, and {unmeant} is not. To mask neither value, "
+        "open the dataset with mask_and_scale=False",
         stacklevel=2,
     )
     return meant

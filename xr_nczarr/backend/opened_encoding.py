@@ -95,10 +95,10 @@ def codec_encoding(specs: Sequence[CodecSpec], *, plain: bool) -> dict[str, Any]
     netCDF-style keys such as ``zlib`` and ``shuffle``, and fail on keys that they do not support.
     The netCDF-style keys of some codecs are therefore left out:
 
-    - If `plain` is True (the array is plain Zarr), keys are left out for all codecs that some
-      builds of netCDF-C or HDF5 do not support.
-    - The key ``blosc`` is left out for Blosc, because the netCDF engines would also need the name
-      of Blosc's internal compressor.
+    - Blosc gets no key, because the netCDF engines would also need the name of Blosc's internal
+      compressor.
+    - If `plain` is True, a codec gets a key only if every build of netCDF-C and HDF5 supports the
+      codec. For example, zstd gets no key. Pass True if the array is plain Zarr.
     """
     codecs: list[dict[str, Any]] = []
     encoding = {**_NO_FLAGS, "complevel": 0, "codecs": codecs}

@@ -58,9 +58,9 @@ class StoredGroup:
     undecodable
         Errors of the variables that xarray cannot decode, keyed by name.
     coordinate_store
-        The result of `fetching_coordinates`: the store in a wrapper that prefetches small dimension
-        coordinates. Groups that are opened together share one wrapper. If None, this group gets its
-        own wrapper.
+        The store from which small dimension coordinates are prefetched, as returned by
+        `fetching_coordinates`. Groups that are opened together share it. If None,
+        `fetching_coordinates` is called for this group alone.
 
     Attributes
     ----------

@@ -73,8 +73,9 @@ def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[A
     numbers
         Stored numbers, in which NaN marks a missing date.
     dtype
-        The dtype that xarray declared for the variable. If it is object, all dates become cftime
-        dates. By default, xarray returns NumPy times if NumPy can represent all of `numbers`.
+        The dtype that xarray declared for the variable. If it is a NumPy time dtype, the result
+        contains NumPy times, or cftime dates if NumPy cannot represent all of the dates. If it is
+        object, the result contains cftime dates, even if NumPy could represent them.
     """
     if dtype.kind == "M":
         times = decode(numbers)
