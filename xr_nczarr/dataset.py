@@ -77,6 +77,9 @@ def resolve(
 
     Raises
     ------
+    NotFoundError
+        If `must_exist` is true, and the reference set or local store does not exist. Other stores
+        are not checked.
     UnsupportedError
         If `must_exist` is false, but the target is a reference set, which is always read-only.
     """
@@ -303,9 +306,10 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log a warning that names the arrays of a reference set whose zeros are not masked.
+    """Log a warning that names the arrays of a reference set in which zeros are not masked.
 
-    These are the arrays whose fill value 0 may be just the default of HDF5.
+    These arrays have the fill value 0. Zeros are not masked, because 0 may be only HDF5's default
+    rather than a mark for missing data.
     """
     names = [
         variable.path
@@ -329,7 +333,7 @@ def _log_unmasked_zeros(root: Group, store: Store) -> None:
 def open_all_groups(
     target: Any, options: OpenOptions, *, documents: dict[str, Bytes | None] | None = None
 ) -> tuple[OpenedStore, Group]:
-    """Open all groups of a store, and return the opened store and the group ``options.group``.
+    """Open all groups of a store, and return the opened store and the group at ``options.group``.
 
     For `documents`, see `open_netcdf`.
     """
