@@ -129,8 +129,8 @@ def make_node(
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
     """Return a node whose fill value the codecs can encode.
 
-    If the codecs cannot encode the fill value of `node`, it is replaced with the empty value of the
-    dtype, such as 0 (see `zero`). Otherwise, return `node` itself.
+    If the codecs can encode the fill value of `node`, return `node` itself. Otherwise, return a
+    copy with the empty value of the dtype, such as 0, as the fill value (see `zero`).
     """
     try:
         check_fill(node)

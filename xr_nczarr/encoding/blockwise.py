@@ -53,8 +53,8 @@ def _result(block: Any, function: Callable[[Any], int]) -> Any:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array reads a variable of an opened store lazily.
+    """Return whether a dask array was created by this package to read an opened variable lazily.
 
-    This package creates such arrays. Any other dask array was passed by the caller.
+    The result is False for any other dask array, such as an array that the caller created.
     """
     return any(str(name).startswith(OPENED) for name in data.dask.layers)

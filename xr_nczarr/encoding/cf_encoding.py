@@ -5,10 +5,11 @@ accepted depends on whether the variable is new:
 
 - The encoding of a new variable is the caller's choice. Numbers may therefore be rounded as much as
   the requested dtype and packing require. Times may be rounded only if they are stored as floats.
-- The encoding of a stored variable is fixed. Numbers that are added to the variable may be rounded
-  to its packing step. This does not apply to numbers whose own encoding specifies a different
-  packing. Floats may also be rounded to the precision of the stored float type. Apart from such
-  rounding, decoding must reproduce the values exactly.
+- The encoding of a stored variable is fixed. If the variable is packed, numbers that are added to
+  it may be rounded to the nearest number that its packing can represent. However, this rounding is
+  not accepted if the encoding of the new numbers specifies a different packing. Floats may also be
+  rounded to the precision of the stored float type. Apart from such rounding, decoding must
+  reproduce the values exactly.
 """
 
 from __future__ import annotations

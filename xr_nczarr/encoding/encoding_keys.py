@@ -120,9 +120,9 @@ def requested_codecs(
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
 
-    The ``endian`` key takes precedence over the ``bytes`` codec, which specifies the byte order if
-    the encoding comes from an opened variable. If neither is set, return ``"native"``, which means
-    that the byte order of the data is kept.
+    If the key ``endian`` is not set, a ``bytes`` codec determines the byte order. The encoding of
+    an opened big-endian variable contains such a codec. If neither specifies a byte order, return
+    ``"native"``, which means that the byte order of the data is kept.
     """
     codecs = _configurations(encoding, "serializer", "codecs")
     endian = next((codec.get("endian") for codec in codecs if codec["id"] == "bytes"), None)
@@ -291,8 +291,8 @@ def codec_specs(
     """Convert numcodecs configurations to codec specifications for a Zarr version.
 
     If the version distinguishes between a compressor and filters, the last codec becomes the
-    compressor, unless it is shuffle or transpose. `itemsize` is the size of an element in bytes. It
-    is stored in the configuration of the shuffle codec, because netCDF-C relies on it.
+    compressor, unless it is shuffle or transpose. `itemsize` is the size of an element in bytes.
+    The configuration of the shuffle codec must contain this size, because netCDF-C relies on it.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):

@@ -22,7 +22,8 @@ _RESERVED.update(key for zarr in _USUAL for key in zarr.node_keys("/"))
 def stored_name(name: Hashable) -> str:
     """Return the name under which to store a variable or group.
 
-    The name None, which xarray allows, maps to a reserved name.
+    A string is returned unchanged. xarray also allows the name None, which is stored as
+    ``"__values__"``.
 
     Raises
     ------
@@ -30,7 +31,7 @@ def stored_name(name: Hashable) -> str:
         If the name is neither a string nor None.
     ConflictError
         If the name is empty, if it contains a NUL, a slash or a backslash, or if it is reserved.
-        For example, ``zarr.json`` is a reserved name.
+        For example, ``"."`` and ``"zarr.json"`` are reserved.
     """
     if name is None:
         return NONE_NAME
@@ -39,8 +40,8 @@ def stored_name(name: Hashable) -> str:
     if not name or "\0" in name or name in _RESERVED:
         # This is xarray's wording, which its tests match.
         problem = (
-            f"invalid name {name!r}: a string must be length 1 or more, without NUL, and not a "
-            "key that Zarr reserves"
+            f"invalid name {name!r}: a string must be length 1 or more, must not contain a NUL, "
+            "and must not be a reserved name such as 'zarr.json'"
         )
         raise ConflictError(problem, remedy="Choose another name")
     if "/" in name:
@@ -61,8 +62,9 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
     TypeError
         If the name is not a string.
     ConflictError
-        If the layout is not plain Zarr, and the name is empty, ``"."`` or ``".."``, or contains a
-        slash or a NUL. NCZarr refers to dimensions by path, so it cannot use such names.
+        If the name is empty, is ``"."`` or ``".."``, or contains a slash or a NUL. NCZarr cannot
+        use such names, because it refers to dimensions by path. In plain Zarr, all strings are
+        allowed.
     """
     if not isinstance(name, str):
         raise TypeError(f"a dimension name must be a string, not {name!r}")

@@ -26,10 +26,11 @@ _NEW_STORE = "Convert the values first, or write the variable to a new store wit
 Rounding = Literal["requested", "packing", "none"]
 """The rounding that is allowed.
 
-``"requested"`` allows rounding to the integers or packing steps that the caller requests for a new
-variable. ``"packing"`` allows rounding to the packing steps of a stored variable, and ``"none"``
-allows no rounding. Floats may always be rounded to the precision of their type, but integers are
-rounded to floats only if the caller requests it or the variable is packed.
+``"requested"`` allows rounding to the nearest number that the dtype and packing of a new variable
+can represent, because the caller has requested them. ``"packing"`` allows rounding to the nearest
+number that the packing of a stored variable can represent, and ``"none"`` allows no rounding.
+Floats may always be rounded to the precision of their type. Integers may be rounded to floats only
+if the caller requests it or the variable is packed.
 """
 
 
@@ -124,8 +125,8 @@ def _is_marked(data: Any, encoding: Mapping[str, Any]) -> Any:
     """Return a mask of the numbers that already equal a missing value of an encoding.
 
     Such numbers are assumed to mark missing data, for example in a dataset that was opened with
-    ``mask_and_scale=False``. If the encoding has a packing, the mask is False everywhere, because
-    the numbers are not packed yet.
+    ``mask_and_scale=False``. If the encoding has a scale factor or an offset, the mask is False
+    everywhere, because the numbers are not packed yet.
 
     When floats are added to a stored variable, the caller ignores the mask, because only NaN marks
     missing data in such floats.
@@ -279,8 +280,8 @@ def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
     """Check that an integer dtype can represent the fill value of an encoding.
 
-    If ``_Unsigned`` makes a signed dtype unsigned or vice versa, it is sufficient that one of the
-    two dtypes can represent the fill value. For example, both -1 and 255 are accepted for int8 with
+    If ``_Unsigned`` makes a signed dtype unsigned or vice versa, the fill value only needs to fit
+    one of the two dtypes. For example, both -1 and 255 are accepted for int8 with
     ``_Unsigned="true"``. Dtypes other than integers are not checked.
 
     Raises
@@ -313,8 +314,8 @@ def marks_nothing(encoding: Mapping[str, Any]) -> bool:
 def _is_storable(mark: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> bool:
     """Return whether a number can be represented in an integer dtype.
 
-    If ``_Unsigned`` makes a signed dtype unsigned or vice versa, it is sufficient that one of the
-    two dtypes can represent the number.
+    If ``_Unsigned`` makes a signed dtype unsigned or vice versa, the number only needs to fit one
+    of the two dtypes.
     """
     ranges = [np.iinfo(dtype), np.iinfo(_dtype_by_unsigned(dtype, encoding))]
     is_whole = mark.dtype.kind in "biuf" and np.isfinite(mark) and mark == round(mark.item())

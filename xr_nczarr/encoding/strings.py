@@ -30,7 +30,7 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 
 
 def typed_text(variable: Variable, name: str) -> Variable:
-    """Convert the strings of a variable to xarray's string dtype.
+    """Convert the strings of a variable to the object dtype that xarray uses for strings.
 
     Only NumPy arrays of StringDType, and dask arrays of objects that are all strings, are
     converted. Any other variable is returned unchanged. Missing strings become empty strings, as in
@@ -160,7 +160,7 @@ def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
     ----------
     width
         The width in bytes, which is ignored in plain Zarr. If `width` is None but NCZarr requires a
-        width, it is the width of the longest string, including the fill value.
+        width, the longest string (or the fill value, if it is longer) determines the width.
 
     Raises
     ------

@@ -96,8 +96,8 @@ def as_dates(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name
     Two kinds of times are rejected here, because xarray would not report them properly:
 
     - NaT, which xarray would encode as an ordinary time.
-    - Dates that do not exist in the calendar, such as February 29. xarray's error for them does not
-      name the variable.
+    - Dates that do not exist in the calendar, such as February 29 in the calendar ``noleap``.
+      xarray's error for them does not name the variable.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def as_dates(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name
 def refuse_calendar_units(encoding: Mapping[str, Any], name: str) -> None:
     """Raise ConflictError if the time units are months or years.
 
-    xarray can decode such times (with cftime), but cannot encode them.
+    xarray can decode times in these units (with cftime), but cannot encode them.
     """
     unit = str(encoding.get("units", "")).partition(" since ")[0].strip()
     if unit.lower() in _CALENDAR_UNITS:
@@ -142,10 +142,11 @@ def is_time(variable: Variable) -> bool:
 
 
 def refuse_unknown_calendar(variable: Variable, encoding: Mapping[str, Any], name: str) -> None:
-    """Raise ConflictError if xarray could not decode times in the calendar that they would have.
+    """Raise ConflictError if xarray cannot decode times in the calendar of a variable.
 
-    For example, cftime supports the calendar ``tai``, but xarray cannot decode times in that
-    calendar. Dask arrays are not checked.
+    The calendar is specified by the encoding or, if it specifies none, by the first cftime date.
+    For example, cftime supports the calendar ``tai``, but xarray does not. Timedeltas and dask
+    arrays are not checked.
     """
     calendar, lazy = encoding.get("calendar"), hasattr(variable.data, "dask")
     if variable.dtype.kind == "m" or lazy or not is_time(variable):
@@ -156,7 +157,7 @@ def refuse_unknown_calendar(variable: Variable, encoding: Mapping[str, Any], nam
     if calendar is not None and str(calendar).lower() not in known:
         raise ConflictError(
             f"xarray cannot decode times in the calendar {calendar!r}",
-            remedy=f"Correct the encoding by choosing one of these calendars: {', '.join(known)}",
+            remedy=f"Choose one of these calendars in the encoding: {', '.join(known)}",
             variable=name,
         )
 

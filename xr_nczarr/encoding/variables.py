@@ -80,7 +80,8 @@ def encode_variables(
     variables
         The variables, as returned by `xarray.conventions.encode_dataset_coordinates`.
     encoding
-        Mapping from variable names to encodings, which replace those of the variables.
+        Mapping from variable names to encodings. If a variable is in the mapping, its own encoding
+        is ignored.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def encode_variables(
     TypeError
         If a name is not a string, or the value of an attribute is an xarray object.
     UnsupportedError
-        If the layout does not support a type.
+        If the layout cannot store values of a variable's type.
     """
     prepared = {}
     for key, original in variables.items():
@@ -174,8 +175,9 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
 def _typed_if_empty(variable: Variable) -> Variable:
     """Convert an empty array of objects to the type that its encoding requests, if any.
 
-    The requested type can be strings, bytes or encoded times. xarray infers the type of objects
-    from the items, so it would store an empty array as floats without units.
+    An encoding can request strings, bytes or encoded times. Without this conversion, the array
+    would be stored as floats without units, because xarray infers the type of objects from the
+    items. Any other variable is returned unchanged.
     """
     if variable.dtype != object or variable.dtype.metadata or variable.size:
         return variable
@@ -198,8 +200,8 @@ def _typed_if_empty(variable: Variable) -> Variable:
 def _character_count(encoding: Mapping[str, Any], rank: int) -> int | None:
     """Return the length of strings that xarray joined from characters when it opened a variable.
 
-    Return None if the variable was not opened in this way. `rank` is the number of dimensions of
-    the joined strings.
+    Return None if xarray did not join the strings from characters. `rank` is the number of
+    dimensions of the joined strings.
     """
     stored: Sequence[int] = encoding.get("original_shape") or ()
     is_joined = "char_dim_name" in encoding and len(stored) == rank + 1
@@ -271,7 +273,10 @@ def _encode_variable(
         dtype = create_vlen_dtype(bytes) if is_vlen_bytes else variable.dtype
         endian = requested_endian(encoding)
         if endian == "big" and dtype.type.__module__ != "numpy":
-            raise UnsupportedError(f"dtype {dtype.name} can only be written as little-endian")
+            raise UnsupportedError(
+                f"dtype {dtype.name} can only be written as little-endian",
+                remedy="Pass endian='little' in the encoding",
+            )
         dtype = dtype if endian == "native" else dtype.newbyteorder(endian)
         data = data if data.dtype == dtype else data.astype(dtype)
         kind = "other" if layout.is_plain_zarr else "char" if dtype.kind == "S" else "number"

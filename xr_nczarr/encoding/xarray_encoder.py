@@ -1,4 +1,7 @@
-"""Encode variables with xarray, restore what its encoders lose, and convert its errors."""
+"""Encode variables with xarray, restore what its encoders lose, and convert the errors it raises.
+
+Most errors are converted to ConflictErrors, which name the variable and tell the user what to do.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ def _refuse_missing_dates(variable: Variable, name: str) -> None:
 
 
 def _is_all_nat(variable: Variable) -> bool:
-    """Return whether xarray may fail to encode an in-memory variable because it has no valid times.
+    """Return whether xarray may fail to encode an in-memory variable that has no valid times.
 
     The result is True in two cases:
 
