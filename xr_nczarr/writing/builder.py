@@ -50,8 +50,8 @@ class Tree:
     groups
         Paths of the new groups.
     dropped
-        For each variable whose codecs were inherited from its source but could not be used, the
-        path of the variable and the reason.
+        Descriptions of the variables whose inherited codecs could not be used. Each description
+        consists of the path of the variable and the reason in parentheses.
     """
 
     layout: Layout

@@ -1,8 +1,8 @@
 """Write NumPy and dask arrays to regions of stored arrays, chunk by chunk.
 
 NumPy arrays are written immediately, one after another. All dask arrays are written in one dask
-graph. For slow stores, background threads store the chunks. The total size of the chunks that wait
-to be stored is limited.
+graph. For slow stores, background threads store the chunks. The total size of the chunks that are
+waiting to be stored is limited.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def flush(store: Store, *_: Any) -> None:
     """Flush all written objects to disk.
 
     The other arguments are ignored. If they include the results of dask tasks that write chunks,
-    dask calls this function only after these tasks.
+    dask calls this function only after these tasks are done.
     """
     store.flush()
 

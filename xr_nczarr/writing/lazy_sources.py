@@ -276,10 +276,11 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Count the elements of a variable in each stored chunk, separately along each dimension.
+    """Return how many positions along each dimension of a variable lie in each stored chunk.
 
-    `array` and `selection` are the results of `unwrapped`. Return None if the counts are unknown,
-    for example after pointwise indexing.
+    The result contains one array of counts for each dimension. `array` and `selection` are the
+    results of `unwrapped`. Return None if the counts are unknown, for example after pointwise
+    indexing.
     """
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):

@@ -164,7 +164,7 @@ class _Planner:
         """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
         Appending leaves stored values unchanged. A variable may therefore be read from an array to
-        which values are appended, unless these values are its own.
+        which another variable is appended, but not from the array to which it is itself appended.
         """
         dim, changed = self.options.append_dim, self.replaced
         written = {
@@ -197,7 +197,7 @@ class _Planner:
             )
 
     def _check_absent(self, path: str) -> None:
-        """Check that no node exists at the path of a new group or of its missing parents.
+        """Check that a new group, and any parents to be created with it, do not exist yet.
 
         Raise ExistsError for an existing group. For an unreadable node, raise its recorded error.
         """

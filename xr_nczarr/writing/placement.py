@@ -196,7 +196,7 @@ def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
     Raises
     ------
     ConflictError
-        If the stored chunks contain values beyond the end that differ from the fill value.
+        If the stored chunks contain a value other than the fill value beyond the end of the array.
     """
     assert target.node is not None
     node = replace(target.readable_node, stored_shape=())

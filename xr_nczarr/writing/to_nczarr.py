@@ -1,4 +1,4 @@
-"""Write a Dataset, DataArray or DataTree with `to_nczarr`."""
+"""Define `to_nczarr`, which writes a Dataset, DataArray or DataTree to a store."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ def to_nczarr(
         Path of the group to write into.
     encoding
         Mapping from variable names to encodings; for a DataTree, from paths to such mappings. An
-        encoding accepts the keys of `to_netcdf` and `to_zarr`. Chunks are stored uncompressed
-        unless the encoding requests a codec.
+        encoding can contain the keys that `to_netcdf` and `to_zarr` accept. Chunks are stored
+        uncompressed unless the encoding requests a codec.
     unlimited_dims
         Names of the unlimited dimensions; for a DataTree, optionally a mapping from paths to such
-        names. If None, the names in ``dataset.encoding["unlimited_dims"]`` are used, which xarray
-        sets when it opens a file.
+        names. If None, the names in ``dataset.encoding["unlimited_dims"]`` are used. xarray sets
+        this key when it opens a file.
     compute
         Whether to write the values of the caller's dask arrays immediately. If False, a
         `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values
@@ -139,7 +139,7 @@ def to_nczarr(
         Mapping from dimensions to the slices of existing variables to overwrite. If a slice or the
         whole mapping is ``"auto"``, slices are determined by comparing coordinates. With
         `append_dim`, the region limits where the appended values are written along the other
-        dimensions. The rest of the new elements contains fill values.
+        dimensions. The remaining new elements contain fill values.
     safe_chunks
         Whether to merge dask blocks that share a stored chunk, and to raise an error if a region
         partially covers stored chunks of a remote store, where chunks cannot be locked.

@@ -67,10 +67,10 @@ class Transaction:
         The store to change, and the content that was read from it. When the transaction writes or
         removes documents, it updates the documents cached in `target`.
     applied
-        The regions of an interrupted append that has written all of its chunks and documents. Maps
-        the path of each array to the start and the exclusive end of its region along each
-        dimension. If `roll_back` finds no such append, the mapping is empty. The append's journal
-        is kept until `execute` removes it.
+        If `roll_back` finds an interrupted append that has written all of its chunks and documents,
+        this mapping contains the regions of the append. It maps the path of each array to the start
+        and the exclusive end of the region along each dimension. Otherwise, the mapping is empty.
+        The append's journal is kept until `execute` removes it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -241,7 +241,9 @@ class Transaction:
     def commit(
         self, plan: WritePlan, write_values: Callable[[Store], _Result], *, staged: bool
     ) -> _Result:
-        """Carry out steps 4 to 9 of the protocol, and return the result of `write_values`.
+        """Perform steps 4 to 9 of a transaction, and return the result of `write_values`.
+
+        The module docstring lists the steps.
 
         Parameters
         ----------

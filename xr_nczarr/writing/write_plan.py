@@ -66,7 +66,7 @@ class WritePlan:
 
     @property
     def removed_documents(self) -> list[str]:
-        """The keys of the removed documents whose content the journal must contain.
+        """The keys of the removed documents whose content must be saved in the journal.
 
         In the Zarr v3 draft, a group exists as long as it contains any document. While the
         documents of a group are removed one by one, a reader could therefore open the group with
