@@ -195,8 +195,8 @@ def encode_as_stored(
     ConflictError
         If decoding would not reproduce the values. Examples are times that are not multiples of the
         stored units, numbers that are out of range, missing values without a `_FillValue`, and
-        strings that are too long. If the stored variable is not packed, two more examples are
-        fractions for an integer dtype, and integers that a float dtype cannot represent exactly.
+        strings that are too long. If the stored variable is not packed, other examples are
+        fractions in integer variables, and integers that a float dtype cannot represent exactly.
     """
     assert target.node is not None
     name = target.name

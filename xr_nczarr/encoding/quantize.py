@@ -84,7 +84,7 @@ def quantized(
 
 
 def digit_attribute(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attribute ``least_significant_digit`` if the encoding contains it.
+    """Return a dict with the attribute ``least_significant_digit`` if the encoding contains it.
 
     Otherwise, return an empty dict. When xarray's netcdf4 engine opens a variable, it moves this
     attribute to the encoding, whatever the dtype. The attribute must therefore be restored for
