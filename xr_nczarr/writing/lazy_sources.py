@@ -1,15 +1,14 @@
-"""Find the source arrays of lazily opened variables, and read such variables block by block.
+"""Find the arrays inside lazily opened variables, and read such variables block by block.
 
-A write needs to know the source arrays, because it must not overwrite an array from which it is
-still reading. It reads and writes lazily opened variables block by block, so that only the blocks
-that are about to be stored are in memory. Each source chunk is decoded once.
+While a variable is written, only the blocks that are about to be stored are in memory. Each source
+chunk is decoded once.
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,7 @@ from xarray.core.utils import NDArrayMixin
 from xr_nczarr.backend.lazy import LazyArray, SelectedArray
 from xr_nczarr.chunks.selection import Selection, select_all
 from xr_nczarr.encoding.blockwise import OPENED
-from xr_nczarr.errors import ErrorContext, RefusedError, UnsupportedError
-from xr_nczarr.storage import Store
+from xr_nczarr.errors import ErrorContext, UnsupportedError
 
 _MAX_WHOLE_BYTES = 1 << 20
 _BLOCK_BYTES = 4 << 20
@@ -33,36 +31,6 @@ _NOMINAL_BYTES = 64  # assumed size of a Python object
 _TEXT_KINDS = "OSUT"  # kinds of dtypes
 
 _Lengths = npt.NDArray[np.int64]
-
-
-def sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
-    """Map the name of each lazy variable to the paths of its source arrays in `store`.
-
-    Variables that are not read from `store` are omitted.
-    """
-    sources: dict[str, set[str]] = {}
-    for name, variable in dataset.variables.items():
-        for lazy in dict.fromkeys(lazy_arrays(variable._data)):
-            if store.is_same(lazy.stored.store):
-                sources.setdefault(str(name), set()).add(lazy.stored.node.path)
-    return sources
-
-
-def check_sources_outside(store: Store, datasets: Iterable[Dataset]) -> None:
-    """Raise RefusedError if a lazy variable is read from `store`, which will be replaced."""
-    for dataset in datasets:
-        for name, paths in sources_in(dataset, store).items():
-            raise reading_error(store, name, min(paths))
-
-
-def reading_error(store: Store, name: str, path: str) -> RefusedError:
-    """Return the error for a lazy variable whose source array would be overwritten."""
-    return RefusedError(
-        f"the variable reads its values from {path}, which this write would overwrite",
-        remedy="Load the variable first with .load(), or write to another store",
-        store=store.name,
-        variable=name,
-    )
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:

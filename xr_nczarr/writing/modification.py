@@ -11,9 +11,8 @@ from typing import Any
 from xarray import Dataset, Variable, conventions
 
 from xr_nczarr.backend.opened_encoding import xarray_attributes
-from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.encoding.cf_encoding import decode_stored, encode_as_stored, has_same_decoding
+from xr_nczarr.encoding.cf_encoding import encode_as_stored
 from xr_nczarr.encoding.names import user_attributes
 from xr_nczarr.encoding.variables import encode_variables
 from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, UnsupportedError
@@ -31,7 +30,11 @@ from xr_nczarr.netcdf.annotate import attribute_changes, dimension_changes, list
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.writing.builder import Tree, check_names, tree_within
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.lazy_sources import complete_array, reading_error, sources_in
+from xr_nczarr.writing.own_sources import (
+    check_sources_unchanged,
+    find_unchanged,
+    stored_variables,
+)
 from xr_nczarr.writing.placement import (
     check_beyond_end,
     check_coordinate,
@@ -122,66 +125,11 @@ class _Planner:
     widened: list[tuple[ArrayNode, ArrayNode]] = field(default_factory=list)
 
     def run(self) -> WritePlan:
-        unchanged = self._find_unchanged()
-        self._check_sources(unchanged)
+        unchanged = find_unchanged(self.request, self.opened, self.kept)
+        check_sources_unchanged(self.request, self.opened, self.kept, self.replaced, unchanged)
         for request in self.request.groups:
             self._add(request, unchanged)
         return self._finish()
-
-    def _find_unchanged(self) -> set[tuple[str, str]]:
-        """Return the group path and name of each variable that has not changed since it was opened.
-
-        Such a variable need not be written, because its values are already in the target array.
-        The result is empty for appends, region writes and remote stores.
-        """
-        unchanged: set[tuple[str, str]] = set()
-        # Remote stores are skipped, because the same URL can name different stores at different
-        # endpoints.
-        options, remote = self.options, self.opened.store.remote
-        if options.append_dim is not None or options.region is not None or remote:
-            return unchanged
-        for request in self.request.groups:
-            if request.path not in self.kept:
-                continue
-            group = self.opened.group(request.path)
-            own = [
-                name
-                for name, target in group.variables.items()
-                if name in request.dataset.variables
-                and (array := complete_array(request.dataset.variables[name]._data)) is not None
-                and array.stored.node.path == target.path
-                and array.stored.store.is_same(self.opened.store)
-            ]
-            stored = self._stored(group, request.dataset[own]) if own else {}
-            for name in own:
-                new, old = request.dataset.variables[name], stored[name]
-                same = (new.dims, new.shape) == (old.dims, old.shape)
-                if same and has_same_decoding(new, old):
-                    unchanged.add((request.path, name))
-        return unchanged
-
-    def _check_sources(self, unchanged: Collection[tuple[str, str]]) -> None:
-        """Raise RefusedError if a lazy variable is read from an array that the write changes.
-
-        Appending leaves stored values unchanged. A variable may therefore be read from an array to
-        which another variable is appended, but not from the array to which it is itself appended.
-        """
-        dim, changed = self.options.append_dim, self.replaced
-        written = {
-            (request.path, name): target.path
-            for request in self.request.groups
-            if request.path in self.kept
-            for name, target in self.opened.group(request.path).variables.items()
-            if name in request.dataset.variables
-            and (dim is None or dim in request.dataset.variables[name].dims)
-            and (request.path, name) not in unchanged
-        }
-        if dim is None:
-            changed = {*changed, *written.values()}
-        for request in self.request.groups:
-            for name, sources in sources_in(request.dataset, self.opened.store).items():
-                for path in sources & {*changed, written.get((request.path, name), "")}:
-                    raise reading_error(self.opened.store, name, path)
 
     def _check_can_add(self, new: Collection[str]) -> None:
         """Raise ConflictError if there is something to add, but the store is a single array.
@@ -226,7 +174,7 @@ class _Planner:
             self.tree.add_dataset(request)
             return
         group = self.opened.group(path)
-        stored = self._stored(group, dataset)
+        stored = stored_variables(self.opened, group, dataset)
         region: Mapping[str, slice] = {}
         if self.options.region is not None:
             region = resolve_region(dataset, self.options.region, stored, self.options.append_dim)
@@ -256,13 +204,6 @@ class _Planner:
                 name: value for name, value in attributes.items() if name in changed
             }
             self.changes += changes
-
-    def _stored(self, group: Group, dataset: Dataset) -> dict[str, Variable]:
-        variables = StoredGroup(self.opened, group, None).variables
-        for name in map(str, dataset.variables):
-            if name in variables and (error := group.variables[name].error) is not None:
-                raise error
-        return decode_stored(variables, dataset)
 
     def _new_variables(
         self,

@@ -1,0 +1,127 @@
+"""Find the variables of a write that are read from the store to which they are written.
+
+A write must not change an array from which it still reads. A variable that is already in the store
+and has not been changed need not be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from xarray import Dataset, Variable
+
+from xr_nczarr.backend.reader import StoredGroup
+from xr_nczarr.dataset import OpenedStore
+from xr_nczarr.encoding.cf_encoding import decode_stored, has_same_decoding
+from xr_nczarr.errors import RefusedError
+from xr_nczarr.netcdf import Group
+from xr_nczarr.storage import Store
+from xr_nczarr.writing.lazy_sources import complete_array, lazy_arrays
+from xr_nczarr.writing.write_request import WriteRequest
+
+
+def _sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
+    """Map the name of each lazy variable to the paths of its source arrays in `store`.
+
+    Variables that are not read from `store` are omitted.
+    """
+    sources: dict[str, set[str]] = {}
+    for name, variable in dataset.variables.items():
+        for lazy in dict.fromkeys(lazy_arrays(variable._data)):
+            if store.is_same(lazy.stored.store):
+                sources.setdefault(str(name), set()).add(lazy.stored.node.path)
+    return sources
+
+
+def check_sources_outside(store: Store, datasets: Iterable[Dataset]) -> None:
+    """Raise RefusedError if a lazy variable is read from `store`, which will be replaced."""
+    for dataset in datasets:
+        for name, paths in _sources_in(dataset, store).items():
+            raise _reading_error(store, name, min(paths))
+
+
+def _reading_error(store: Store, name: str, path: str) -> RefusedError:
+    """Return the error for a lazy variable whose source array would be overwritten."""
+    return RefusedError(
+        f"the variable reads its values from {path}, which this write would overwrite",
+        remedy="Load the variable first with .load(), or write to another store",
+        store=store.name,
+        variable=name,
+    )
+
+
+def find_unchanged(
+    request: WriteRequest, opened: OpenedStore, kept: Collection[str]
+) -> set[tuple[str, str]]:
+    """Return the group path and name of each variable that has not changed since it was opened.
+
+    Such a variable need not be written, because its values are already in the target array.
+    The result is empty for appends, region writes and remote stores.
+    """
+    unchanged: set[tuple[str, str]] = set()
+    # Remote stores are skipped, because the same URL can name different stores at different
+    # endpoints.
+    options, remote = request.options, opened.store.remote
+    if options.append_dim is not None or options.region is not None or remote:
+        return unchanged
+    for group_request in request.groups:
+        if group_request.path not in kept:
+            continue
+        group = opened.group(group_request.path)
+        own = [
+            name
+            for name, target in group.variables.items()
+            if name in group_request.dataset.variables
+            and (array := complete_array(group_request.dataset.variables[name]._data)) is not None
+            and array.stored.node.path == target.path
+            and array.stored.store.is_same(opened.store)
+        ]
+        stored = stored_variables(opened, group, group_request.dataset[own]) if own else {}
+        for name in own:
+            new, old = group_request.dataset.variables[name], stored[name]
+            same = (new.dims, new.shape) == (old.dims, old.shape)
+            if same and has_same_decoding(new, old):
+                unchanged.add((group_request.path, name))
+    return unchanged
+
+
+def check_sources_unchanged(
+    request: WriteRequest,
+    opened: OpenedStore,
+    kept: Collection[str],
+    replaced: Collection[str],
+    unchanged: Collection[tuple[str, str]],
+) -> None:
+    """Raise RefusedError if a lazy variable is read from an array that the write changes.
+
+    Appending leaves stored values unchanged. A variable may therefore be read from an array to
+    which another variable is appended, but not from the array to which it is itself appended.
+    """
+    dim, changed = request.options.append_dim, replaced
+    written = {
+        (group_request.path, name): target.path
+        for group_request in request.groups
+        if group_request.path in kept
+        for name, target in opened.group(group_request.path).variables.items()
+        if name in group_request.dataset.variables
+        and (dim is None or dim in group_request.dataset.variables[name].dims)
+        and (group_request.path, name) not in unchanged
+    }
+    if dim is None:
+        changed = {*changed, *written.values()}
+    for group_request in request.groups:
+        for name, sources in _sources_in(group_request.dataset, opened.store).items():
+            for path in sources & {*changed, written.get((group_request.path, name), "")}:
+                raise _reading_error(opened.store, name, path)
+
+
+def stored_variables(opened: OpenedStore, group: Group, dataset: Dataset) -> dict[str, Variable]:
+    """Return the variables of a stored group that `dataset` also contains, decoded by xarray.
+
+    If a variable is unreadable, raise the error that explains why.
+    """
+    variables = StoredGroup(opened, group, None).variables
+    for name in map(str, dataset.variables):
+        if name in variables and (error := group.variables[name].error) is not None:
+            raise error
+    return decode_stored(variables, dataset)
