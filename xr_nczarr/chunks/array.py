@@ -130,10 +130,10 @@ class ChunkedArray:
 
     @cached_property
     def _max_object_bytes(self) -> int | None:
-        """The maximum size in bytes that a stored chunk may have in order to be read.
+        """The size limit for stored chunks in bytes. Reading a larger chunk raises a LimitError.
 
-        This is twice the maximum encoded size, plus 1 MiB. None if the chunks are in shards, or if
-        the size of a decoded chunk depends on its values.
+        The limit is twice the maximum encoded size, plus 1 MiB. It is None if the chunks are in
+        shards, or if the size of a decoded chunk depends on its values.
         """
         if self.codec.flow.size is None or self.node.shards:
             return None
@@ -147,11 +147,11 @@ class ChunkedArray:
 
     @contextmanager
     def _explained_limit(self) -> Iterator[None]:
-        """Add an explanation to a LimitError if a stored chunk exceeds `_max_object_bytes`.
+        """Explain the LimitError that is raised if a stored chunk exceeds `_max_object_bytes`.
 
-        No option can change this limit. The error's remedy is therefore replaced: users are told to
-        rewrite the chunk or correct the metadata. Other errors raised in the ``with`` block are not
-        changed.
+        The message then says that the limit depends on the shape, dtype and codec of the chunks. No
+        option can change this limit, so the new remedy is to rewrite the chunk or to correct the
+        metadata. Other errors raised in the ``with`` block are not changed.
         """
         try:
             yield
@@ -306,8 +306,9 @@ class ChunkedArray:
     def _store_sets_threads(self) -> bool:
         """Whether the store, rather than the options, determines the number of threads.
 
-        This is True if the store specifies a number and the options do not. The store's number
-        assumes that each thread reads one stored object at a time, so no thread reads ahead.
+        This is True if the store specifies a number and the options do not. In that case, threads
+        must not read ahead: the store's number is based on the assumption that each thread reads
+        only one stored object at a time.
         """
         return self.options.threads is None and self.store.max_threads is not None
 
@@ -344,8 +345,8 @@ class ChunkedArray:
     ) -> None:
         """Call `work` with each batch of the plan's parts, in several threads if that is faster.
 
-        `elements` is the number of selected elements if byte ranges of chunks are read. It is 0 if
-        whole chunks are read or written.
+        `elements` is used to estimate how many bytes are read. If only byte ranges of chunks are
+        read, it is the number of selected elements. If whole chunks are read or written, it is 0.
         """
         if plan.count == 1:  # the usual case in a dask task
             work(list(plan))

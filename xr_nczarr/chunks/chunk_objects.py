@@ -26,9 +26,9 @@ class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
     If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
-    up with the alternative separator; see `ArrayNode.key_notations`. An array can contain keys with
-    both separators. For example, a program that knows only one separator does not find chunks whose
-    keys contain the other one. When it writes these chunks, it creates new keys.
+    up with the alternative separator; see `ArrayNode.key_notations`. Even a single array can have
+    keys with both separators. This happens if a program that knows only one separator writes to an
+    array whose keys contain the other one: it does not find the old keys, so it creates new ones.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -56,9 +56,10 @@ class ChunkObjects:
     ) -> Iterator[Bytes | None]:
         """Yield byte ranges of encoded chunks, in order, with None for ranges of missing chunks.
 
-        Each item of `wanted` contains a chunk index, and the (start, length) pairs of the ranges in
-        that chunk. If the store knows the size of a chunk without making a request, `check_size` is
-        called with this size in bytes.
+        Each item of `wanted` is a pair: the index of a chunk, and a list of the ranges to read from
+        this chunk. Each range is a (start, length) pair. If the store knows the size of a chunk
+        without making a request, `check_size` is called with the size in bytes. This function can
+        raise an error if the size is wrong.
         """
 
         def request(keys: ChunkKeys, items: Sequence[_Span]) -> Iterator[Bytes | None]:

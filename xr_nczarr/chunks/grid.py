@@ -36,8 +36,9 @@ class ChunkPart(NamedTuple):
     target
         NumPy index of the same elements in the result.
     complete
-        Whether all elements of the chunk that are inside the array are selected. If so, the chunk
-        can be overwritten without being read first. Always False for a pointwise selection.
+        Whether the whole chunk is selected, except for any elements beyond the end of the array. If
+        so, the chunk can be overwritten without being read first. Always False for a pointwise
+        selection.
     """
 
     chunk: tuple[int, ...]
@@ -59,8 +60,8 @@ class Plan:
     result_shape
         Shape of the values that the caller reads or writes. For an orthogonal selection, this is
         `shape` without the dimensions that are indexed with an integer. For a pointwise selection,
-        the first dimension of `shape`, the number of points, is replaced with the broadcast shape
-        of the index arrays.
+        the first item of `shape` is the number of points. In `result_shape`, the broadcast shape of
+        the index arrays takes its place.
     count
         Number of parts, which is also the number of touched chunks.
     axes
@@ -192,7 +193,7 @@ def count_touched(
 
 
 def _count_slice(selected: range, chunk: int) -> int:
-    """Return the number of chunks that contain the selected positions along a dimension."""
+    """Return the number of chunks of length `chunk` that contain any of the selected positions."""
     # If the step is longer than a chunk, every selected element is in a different chunk. A shorter
     # step skips no chunk.
     ends = [position // chunk for position in (*selected[:1], *selected[-1:])]
@@ -433,7 +434,7 @@ def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_P
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
     """Combine the pieces of all dimensions, and return an iterator for each field of `ChunkPart`.
 
-    Each iterator yields one tuple per part, with the values of the field along all dimensions.
+    Each iterator yields one tuple per part. The tuple contains one value for each dimension.
     `itertools.product` builds the tuples, because a loop in Python would be slower.
     """
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]

@@ -85,12 +85,12 @@ def byte_window(
 
 
 def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:
-    """Return the runs of rows to read, and an index that selects the wanted rows from these runs.
+    """Return the runs of rows to read, and an index that picks the selected rows from these runs.
 
     A row is the part of a chunk at one index along a dimension. A run is a range of consecutive
-    rows, given as a (start, length) pair. `item` selects the rows, and `extent` contains the first
-    and the last selected row. If two selected rows are at most `max_gap` rows apart, they are in
-    the same run, which also contains the rows between them.
+    rows, given as a (start, length) pair. `item` is the NumPy index that selects the rows, and
+    `extent` contains the first and the last selected row. If two selected rows are at most
+    `max_gap` rows apart, they are in the same run, which also contains the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):

@@ -84,7 +84,10 @@ class PartReader:
         self._lock = Lock()
 
     def read(self, batch: list[ChunkPart]) -> None:
-        """Read a batch of parts, and write their converted values to the result."""
+        """Read a batch of parts, and write their values to the result.
+
+        If `convert` is not None, it converts the values first.
+        """
         if self.direct:
             batch = self._read_directly(batch)
         if not batch:
@@ -140,7 +143,11 @@ class PartReader:
         return absent
 
     def _read_whole(self, batch: list[ChunkPart]) -> None:
-        """Fetch and decode chunks, directly into the result if possible."""
+        """Fetch and decode whole chunks, and copy the selected elements to the result.
+
+        If `_target_as_chunk` allows it, a chunk is decoded directly into the result instead.
+        Missing chunks are read as fill values, or raise an error.
+        """
         scratch = None
         chunks = [part.chunk for part in batch]
         fetched = self._with_context(self._fetch(chunks), batch)
@@ -177,10 +184,10 @@ class PartReader:
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each fetched chunk, together with the codec chain that decodes it.
 
-        If the last codec can decode several chunks in one call, `ChunkCodec.decode_many` undoes
-        this codec first, because that is faster. The yielded chain then contains only the remaining
-        codecs. Each call to `decode_many` decodes about `_DECODED_TOGETHER_BYTES`, or two chunks if
-        these are larger.
+        If the last codec can decode several chunks in one call, `ChunkCodec.decode_many` is used to
+        undo this codec, because that is faster. The yielded chain then contains only the remaining
+        codecs. Each call to `decode_many` decodes about `_DECODED_TOGETHER_BYTES` of data, but
+        always at least two chunks.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)

@@ -49,20 +49,20 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The positions of a selector that lie in the same run of stored objects.
+    """The elements that a selector selects from the same run of stored objects.
 
     Usually, a selector indexes one axis. In a pointwise selection, however, all index arrays
-    together form one selector for several axes. The positions in a part then lie in the same run
+    together form one selector for several axes. The elements of a part then lie in the same run
     along each of these axes.
 
     Attributes
     ----------
     runs
-        For each indexed axis, the run that contains the positions.
+        For each indexed axis, the run that contains the elements.
     source
-        For each indexed axis, the positions relative to the start of the run.
+        For each indexed axis, the positions of the elements relative to the start of the run.
     target
-        Positions of the same elements along the axis of the result that belongs to the selector.
+        Positions of the same elements along the selector's own axis of the result.
     """
 
     runs: tuple[_Run, ...]
@@ -130,8 +130,8 @@ def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> It
     dimension, the remaining elements form a final run, whose chunks are missing from the store. In
     an array without shards, the final run is a single chunk.
 
-    If `sharded` is True, all lengths are shard lengths. The shards of the final run are as long as
-    the longest shard in `lengths`, so that each contains a whole number of inner chunks.
+    If `sharded` is True, the chunks in this description are shards. The shards of the final run are
+    as long as the longest shard in `lengths`, so that each contains a whole number of inner chunks.
     """
     first = start = 0
     for length, number in lengths:

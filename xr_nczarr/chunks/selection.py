@@ -1,7 +1,8 @@
 """Combine any sequence of selections and transpositions of an array into a single read.
 
-xarray can also combine selections. However, it lets indices below ``-size`` wrap around instead of
-rejecting them. It also treats each element of a transposed array as a separate point.
+xarray can also combine selections. This module does not use xarray's code for this purpose, for two
+reasons. First, xarray lets indices below ``-size`` wrap around instead of rejecting them. Second,
+it treats each element of a transposed array as a separate point.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class ReadRequest(NamedTuple):
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the corresponding axis of the `Selection`. Axes
-        of length 1 are omitted if they result from a single index in a pointwise read.
+        For each axis of the values that are read, the corresponding axis of the `Selection`. In a
+        pointwise read, a dimension that is indexed with a single integer also becomes an axis of
+        the values, of length 1. It is not included here, because the `Selection` has no such axis.
     """
 
     selection: list[Any]
@@ -56,7 +58,7 @@ class Selection(NamedTuple):
     axes: tuple[tuple[int, ...], ...]
 
     def orthogonal(self, key: Sequence[Item]) -> Selection:
-        """Index the selection, applying each item of `key` to its own axis.
+        """Return the selection that results from applying each item of `key` to its own axis.
 
         Raises
         ------
@@ -85,11 +87,11 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
-        """Index the selection pointwise, using the arrays in `key` as the indices of points.
+        """Return the selection that results from indexing this one pointwise (vectorized).
 
-        The arrays are broadcast against each other, and each tuple of corresponding elements
-        selects one point. In the result, the axes of the points come first, followed by the axes of
-        the slices, as in xarray's ``vindex``.
+        The arrays in `key` are broadcast against each other, and each tuple of corresponding
+        elements selects one point. In the result, the axes of the points come first, followed by
+        the axes of the slices, as in xarray's ``vindex``.
 
         Raises
         ------

@@ -119,7 +119,8 @@ class Shards:
         """Yield the encoded bytes of chunks in a remote store, as `fetch` does.
 
         If a writer replaces a shard between two requests, the chunks that have not been yielded yet
-        are fetched from the new shard. This is repeated at most `tries` times.
+        are fetched from the new shard. After `tries` such retries, the next replacement raises a
+        StorageError.
         """
         done = 0
         try:
@@ -170,13 +171,13 @@ class Shards:
     ) -> list[ByteRange | None]:
         """Look up chunks in the shard indices at one nesting level.
 
-        `depth` is the nesting level, which is 0 for the outermost shards. `shard_ranges` contains
-        the byte range of the shard that contains each chunk at this level. `source` reads the shard
-        indices.
+        `depth` is the nesting level, which is 0 for the outermost shards. Every chunk lies in one
+        shard at this level, and `shard_ranges` contains the byte range of this shard for each
+        chunk. `source` reads the shard indices.
 
-        At the innermost level, return the byte range of each chunk. At any other level, return the
-        byte range of the nested shard that contains each chunk. For a missing chunk or shard, the
-        list contains None.
+        At the innermost level, return the byte range of each chunk. At any other level, return, for
+        each chunk, the byte range of the nested shard that contains it. The range of a missing
+        chunk or shard is None.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
@@ -269,7 +270,8 @@ class _ShardReader(ABC):
     ) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing shard.
 
-        If `of_indices` is True, the ranges contain shard indices, which some readers cache.
+        `of_indices` is True if the bytes in these ranges are shard indices. Some readers cache
+        shard indices.
         """
         wanted = list(ranges)
         fetch = self._fetch_indices if of_indices else self._fetch_ranges

@@ -66,11 +66,11 @@ class PartWriter:
     def _encoded(
         self, key: str, parts: dict[Index, ChunkPart], stored: dict[Index, Bytes | None]
     ) -> Iterator[tuple[str, Bytes]]:
-        """Yield the key and the new bytes of a stored object in which some chunks get new values.
+        """Encode one stored object, and yield a single pair: its key and its new bytes.
 
-        `parts` maps the grid indices of these chunks to the parts of the plan that select them. All
-        other chunks are taken from `stored`. If the object would contain no chunks, delete it and
-        yield nothing.
+        `parts` maps the grid indices of the chunks that get new values to the parts of the plan
+        that select these chunks. All other chunks are taken from `stored`. If the object would
+        contain no chunks, delete it and yield nothing.
         """
         merged = stored | {
             index: self._merged(part, stored.get(index)) for index, part in parts.items()
