@@ -171,7 +171,9 @@ def build_cast_value(request: StepRequest) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A function that converts numbers to another dtype, for one direction of ``cast_value``.
+    """A function that converts numbers to another dtype, as ``cast_value`` specifies.
+
+    Encoding and decoding use separate `Cast` objects.
 
     Attributes
     ----------
@@ -267,12 +269,12 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Round numbers to floats by a rule other than ``nearest-even``, which is NumPy's only rule.
+    """Round numbers to floats by a rule that NumPy does not support.
 
-    `values` contains the numbers before rounding, and `nearest` contains NumPy's results. NumPy
-    rounds numbers beyond the largest float to infinity. Other rules can round such a number to the
-    largest float instead, unless its magnitude reaches the next power of two. For float32, this
-    power is 2**128.
+    NumPy always rounds by the rule ``nearest-even``. `values` contains the numbers before rounding,
+    and `nearest` contains NumPy's results. NumPy rounds a number beyond the largest float to
+    infinity. Other rules can round such a number to the largest float instead, unless its magnitude
+    reaches the next power of two. For float32, this power is 2**128.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES

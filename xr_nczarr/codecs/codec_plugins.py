@@ -75,9 +75,9 @@ def _load(entry_point: EntryPoint) -> Any:
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """Build the `Step` for a codec class that implements zarr-python's interface.
 
-    The step checks the size of the decoded data. If the codec produces a stream of bytes, the
-    encoded size is not known in advance. In that case, only the maximum size is checked; see
-    `Flow.of_unknown_size`.
+    The step checks the size of the decoded data. If the codec produces a stream of bytes, the size
+    of this stream is not known in advance. A codec that follows it in the chain can then check only
+    that its own decoded data does not exceed a maximum; see `Flow.of_unknown_size`.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:

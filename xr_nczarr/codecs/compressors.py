@@ -321,13 +321,15 @@ def _zstd_decoder() -> Callable[..., Any]:
 
 
 def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] | None:
-    """Return a function that decodes several small chunks of `size` bytes in one call.
+    """Return a function that decodes several small chunks in one call, if possible.
 
-    The function releases the GIL while it decodes. It returns None if the chunks have to be decoded
-    one by one.
+    `size` is the decoded size of each chunk in bytes. The returned function releases the GIL while
+    it decodes. When it is called with chunks that have to be decoded one by one, it returns None.
 
-    Return None instead of a function if `size` is unknown (None), zero or large. Also return None
-    if the ``zstandard`` package is not installed, or cannot decode several chunks in one call.
+    Instead of a function, return None in these cases:
+
+    - `size` is None, zero or large.
+    - The ``zstandard`` package is not installed, or cannot decode several chunks in one call.
     """
     zstandard = _zstandard()
     if zstandard is None or not size or size > _ZSTD_BATCHED:

@@ -1,4 +1,4 @@
-"""Define checksums, and filters that transform bytes or elements without compressing them."""
+"""Define checksum codecs, and filters that transform data without compressing it."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def build_typed(request: StepRequest) -> Step:
         )
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(
-            f"codec {spec.name} requires input of a fixed size that consists of whole items of "
-            f"dtype {quote(dtype)} ({flow.chunk})"
+            f"codec {spec.name} requires input whose size is fixed and a multiple of "
+            f"{dtype.itemsize} bytes, the item size of dtype {quote(dtype)} ({flow.chunk})"
         )
     is_swapped = dtype != flow.dtype and dtype == flow.dtype.newbyteorder()
     if is_swapped and not spec.is_buffer_filter:
@@ -150,9 +150,9 @@ def build_bitround(request: StepRequest) -> Step:
 
 
 def build_sized(request: StepRequest) -> Step:
-    """Build the `Step` for a codec whose encoded size depends only on the size of its input.
+    """Build the `Step` for ``packbits``, ``base64`` or a checksum codec.
 
-    These codecs are ``packbits``, ``base64`` and all checksums.
+    The size of the data that such a codec produces depends only on the size of its input.
     """
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):

@@ -64,7 +64,7 @@ class Flow:
         return math.prod(self.shape or ())
 
     def retyped(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Flow:
-        """Return a `Flow` for a codec whose output is an array of the given dtype and shape."""
+        """Return a `Flow` for a codec whose output is an array with this `dtype` and `shape`."""
         size = math.prod(shape) * dtype.itemsize
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size, rounded=False)
 
@@ -343,12 +343,12 @@ class ChunkCodec:
         self.decodes_many = bool(steps) and steps[-1].decode_many is not None
 
     def decode_many(self, chunks: Sequence[Bytes | None]) -> tuple[ChunkCodec, list[Any]]:
-        """Undo the last codec of the chain for several chunks in one call.
+        """Decode several chunks in one call, but only with the last codec of the chain.
 
         Return a new chain, which consists of the remaining codecs, and the partially decoded data
-        of each chunk. Missing chunks remain None. Return `self` and the chunks unchanged if fewer
-        than two chunks are present, or if the last codec cannot decode them in one call. For
-        example, one of them may be damaged.
+        of each chunk. Missing chunks remain None. If fewer than two chunks are present, or if the
+        last codec cannot decode them in one call, return `self` and the unchanged chunks. The
+        second case includes damaged chunks.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None

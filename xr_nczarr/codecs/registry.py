@@ -373,9 +373,10 @@ def _load_class(spec: CodecSpec) -> Any:
 
 
 def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
-    """Build the `Step` for an arbitrary codec class with the numcodecs interface.
+    """Build the `Step` for a codec class that this package does not know.
 
-    The size of the encoded data is not known in advance.
+    The class must have the numcodecs interface. The size of the encoded data is not known in
+    advance.
     """
     encoded = request.flow.of_unknown_size(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

@@ -35,11 +35,14 @@ _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 def build_bytes(request: StepRequest) -> Step | None:
     """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
 
-    The dtype of most arrays has the stored byte order, so no bytes have to be swapped. There are
-    two exceptions. If an earlier codec converts the data type, the array's dtype does not determine
-    the stored byte order. If the dtype is defined by another package, its byte order is always
-    native. The reason is that assigning a scalar to a byte-swapped array of such a dtype stores the
-    scalar in the wrong byte order (NumPy with ml_dtypes 0.6).
+    Usually, the array's dtype has the stored byte order, so no bytes have to be swapped. There are
+    two exceptions:
+
+    - If an earlier codec converts the data type, the array's dtype does not determine the stored
+      byte order.
+    - If the dtype is defined by a package other than NumPy, the array always has native byte order.
+      In a byte-swapped array of such a dtype, NumPy would store assigned scalars in the wrong byte
+      order (observed with ml_dtypes 0.6).
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
@@ -203,8 +206,8 @@ def build_categorize(request: StepRequest) -> Step:
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         raise MetadataError(
             f'codec parameter "dtype" is {quote(codec.dtype)}, and "astype" is '
-            f'{quote(codec.astype)}; expected the dtype of the input as "dtype", and an integer '
-            f'dtype as "astype" ({flow.chunk})'
+            f'{quote(codec.astype)}; expected "dtype" to be the dtype of the input, and "astype" '
+            f"to be an integer dtype ({flow.chunk})"
         )
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
     return replace(step, tolerance=lambda _: 0)
