@@ -94,7 +94,7 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable object that can be used to cache the results of parsing the document.
+        """A hashable object that can serve as the key of a cache of parsed documents.
 
         Documents with equal `content` have equal values. If this document is a member of another
         document, `content` is computed by `cache_key_of`. Otherwise, it is the stored data.
@@ -185,7 +185,7 @@ def render_json(value: Json) -> bytes:
         text = error.object[: error.end][-40:]
         problem = f"the string {text!r} is not valid Unicode ({error.reason})"
         raise MetadataError(
-            problem, remedy="Replace the name or value that contains the string"
+            problem, remedy="Replace the invalid characters in this string"
         ) from error
     except TypeError as error:
         raise UnsupportedError(
@@ -304,10 +304,11 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 
 
 def read_chunk_shape(value: Json, place: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Parse the chunk shape of an array whose shape is `shape`.
+    """Parse the chunk shape of an array.
 
-    A chunk length of zero is allowed only along a dimension of length zero. It is replaced with 1.
-    `place` is the location of `value` in its document, for error messages.
+    `shape` is the shape of the array. A chunk length of zero is allowed only along a dimension of
+    length zero. It is replaced with 1. `place` is the location of `value` in its document, for
+    error messages.
 
     Raises
     ------

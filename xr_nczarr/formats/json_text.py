@@ -41,7 +41,9 @@ _GAP = re.compile(r"[ \t\n\r]*[{:,]?[ \t\n\r]*")
 
 @dataclass(frozen=True, slots=True)
 class StrictText:
-    """A document's text converted to valid JSON, with a mapping of positions to the stored text.
+    """A document's text after conversion to valid JSON.
+
+    Positions in the converted text can be mapped to positions in the stored text.
 
     Attributes
     ----------

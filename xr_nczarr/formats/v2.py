@@ -127,7 +127,11 @@ class V2(Format):
         return {key: _parse_member(inner, key, value) for key, value in held.items()}
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render ``.zmetadata``, copying the text of the Zarr v2 documents in `documents`."""
+        """Render ``.zmetadata``, and return a dict mapping its key to its bytes.
+
+        The text of all documents that Zarr v2 defines is copied to ``.zmetadata``. Any other
+        documents are left out.
+        """
         held = (
             b"%b: %b" % (render_json(key), _checked(key, data))
             for key, data in documents.items()
@@ -224,7 +228,7 @@ def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
     for spec in codecs[transposed:]:
         if spec.place not in by_place or (spec.place == "filters" and by_place["compressor"]):
             raise _inexpressible(
-                f'the codec {spec.name} at this position in "{spec.place}"', node, version
+                f'the codec {spec.name} in its current position in "{spec.place}"', node, version
             )
         by_place[spec.place].append(
             {"id": spec.name, **spec.configuration} if spec.document is None else spec.document

@@ -121,7 +121,8 @@ class V3(Format):
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Render the root document with all other documents embedded in it.
 
-        Return an empty dict if the root is an array.
+        Return a dict mapping the key of the root document to its bytes. If the root is an array,
+        return an empty dict.
         """
         root = Document(_DOCUMENT, documents[_DOCUMENT]).value
         if root["node_type"] != "group":

@@ -73,7 +73,10 @@ _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 class Chain(NamedTuple):
-    """The parsed ``codecs`` of an array, as values for the `ArrayNode` fields of the same names."""
+    """The parsed ``codecs`` of an array.
+
+    Each field contains the value of the `ArrayNode` field that has the same name.
+    """
 
     chunk_shape: tuple[int, ...]
     codecs: tuple[CodecSpec, ...]
@@ -98,7 +101,8 @@ def _parse_level(
 
     `shape` is the shape of a shard or chunk at this level of nesting, in the axis order of the
     array. `order` lists the array's axes in the order in which the codecs of this level receive
-    them. The two orders differ if a ``transpose`` precedes an outer ``sharding_indexed``.
+    them. This order differs from that of the array if a ``transpose`` precedes an outer
+    ``sharding_indexed``.
 
     The byte order remains a parameter of the ``bytes`` codec. `move_byte_order` later moves it to
     the dtype.
@@ -238,13 +242,14 @@ def move_byte_order(
 ) -> tuple[DType, tuple[CodecSpec, ...]]:
     """Move the byte order from the ``bytes`` codec to the dtype of the array.
 
-    Return the array's dtype and the codecs. Both are unchanged in these cases:
+    Return the dtype with the stored byte order, and the codecs, in which ``bytes`` no longer has a
+    parameter ``endian``. In these cases, return both unchanged:
 
     - There is no ``bytes`` codec.
     - The dtype is not built into NumPy (``bfloat16``, for example).
     - A codec before the ``bytes`` codec converts the data type, or is unknown.
 
-    In the last two cases, the ``bytes`` codec swaps the bytes itself.
+    In the last two cases, the ``bytes`` codec swaps the bytes itself if necessary.
 
     Raises
     ------
@@ -342,8 +347,8 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
     """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
     `kinds` maps the name of each codec from another package to ``"array-array"``,
-    ``"array-bytes"`` or ``"bytes-bytes"``. In the returned chain, each of these codecs contains its
-    v3 JSON as `document`.
+    ``"array-bytes"`` or ``"bytes-bytes"``. In the returned chain, the `document` of each of these
+    codecs is its v3 JSON.
 
     Raises
     ------

@@ -219,7 +219,8 @@ class V3Draft(Format):
     def check_writable(self) -> None:
         if self.released:
             raise UnsupportedError(
-                "stores written by zarr-python 2 or GDAL in the Zarr v3 draft format are read-only",
+                "stores that zarr-python 2 or GDAL wrote in the format of the Zarr v3 draft are "
+                "read-only",
                 remedy="Write the data to a new store",
             )
 
@@ -339,7 +340,9 @@ def _parse_fallback(extension: str, value: Json, fallback: bool) -> DType:
         if dtype is not None and fallback:
             return dtype
         if dtype is not None:
-            error.remedy = f"Open the store with on_unsupported='fallback' to read it as {name}"
+            error.remedy = (
+                f"To read the data as {name}, open the store with on_unsupported='fallback'"
+            )
             break
     raise error
 
@@ -384,7 +387,7 @@ def _parse_filters(members: Mapping[str, Json]) -> list[Json]:
 def _parse_codecs(
     members: Mapping[str, Json], filters: Json, rank: int, itemsize: int
 ) -> list[CodecSpec]:
-    """Build the codecs of an array from its memory layout, filters, codecs and compressor.
+    """Parse the memory layout, filters, codecs and compressor of an array into one codec chain.
 
     `members` is the JSON object that describes the array, and `filters` is the result of
     `_parse_filters`. `rank` is the number of dimensions, and `itemsize` is the size of an item in
