@@ -41,9 +41,10 @@ def is_consolidated(hierarchy: Hierarchy) -> bool:
 
 
 def edit_documents(hierarchy: Hierarchy, changes: Iterable[Change]) -> dict[str, bytes]:
-    """Apply changes to stored documents, and return a dict mapping keys to the changed documents.
+    """Render stored documents with `changes` applied, without writing them to the store.
 
-    The keys are in the order of `changes`. Unchanged members of a document keep their exact text.
+    Return a dict mapping the key of each changed document to its new bytes, in the order of
+    `changes`. Unchanged members of a document keep their exact text.
     """
     zarr = hierarchy.zarr
     by_key: dict[str, dict[tuple[str, ...], Json]] = {}

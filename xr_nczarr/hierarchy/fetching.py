@@ -53,8 +53,9 @@ class SimilarStores:
 
     Usually, either all stores in a folder have consolidated metadata, or none of them do. For each
     folder, this record therefore counts the stores with consolidated metadata that were opened
-    since the last store without it. If consolidated metadata is expected but missing, opening the
-    store takes one more batch of requests.
+    since the last store without it. The count is used to predict whether the next store has
+    consolidated metadata. If that store lacks it despite the prediction, opening the store takes
+    one more batch of requests.
     """
 
     def __init__(self) -> None:
@@ -176,7 +177,7 @@ class DocumentSource:
         Parameters
         ----------
         candidates
-            The Zarr versions that the store may have.
+            The formats of the Zarr versions to look for.
         keys
             Key of the journal, and keys of the root documents of all `candidates` except rarely
             used Zarr versions.
