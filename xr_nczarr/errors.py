@@ -137,7 +137,7 @@ class UnsupportedError(NczarrError, NotImplementedError):
 
 
 class ChunkError(NczarrError, ValueError):
-    """The bytes of a chunk cannot be decoded to the array that the metadata describes."""
+    """A chunk cannot be encoded, or cannot be decoded to the array that the metadata describes."""
 
 
 class MissingChunkError(NczarrError, KeyError):
@@ -186,7 +186,10 @@ class StorageError(NczarrError, OSError):
 
 
 class AccessDeniedError(StorageError, PermissionError):
-    """The store denied access (401, 403 or EACCES). The object may or may not exist."""
+    """The store denied access to an object, which may or may not exist.
+
+    A server responded with HTTP status 401 or 403, or the operating system denied permission.
+    """
 
 
 class StorageTimeoutError(StorageError, TimeoutError):

@@ -172,9 +172,9 @@ class CodecSpec:
     configuration
         Parameters of the codec, named as in `codecs.registry`.
     place
-        Member of the metadata document that lists the codec: ``"order"``, ``"filters"``,
-        ``"compressor"`` or ``"codecs"``. Error messages name this member, and the codec is
-        rendered into it.
+        Member of the metadata document that lists the codec, such as ``"order"``, ``"filters"``,
+        ``"compressor"`` or ``"codecs"``. Error messages name this member. When Zarr v2 metadata is
+        rendered, the codec is written to the same member.
     document
         The JSON of the codec exactly as stored. It is written unchanged when the metadata is
         rendered. None for a codec that this package created.
@@ -200,9 +200,11 @@ class ChunkKeys:
     """The mapping from chunk indices to keys.
 
     The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions.
-    `alternative` is a second separator to try if no chunk is found with `separator`, because
-    zarr-python before 2.8 did not record the separator of nested chunks. It is empty if the
-    metadata declares the separator.
+
+    `alternative` is the separator with which to look up a chunk that is not found with `separator`.
+    An alternative is needed if the metadata does not declare the separator. For example, versions
+    of zarr-python before 2.8 did not record that an array uses ``/``. If the metadata declares the
+    separator, `alternative` is empty.
     """
 
     prefix: str
@@ -342,10 +344,10 @@ class ArrayNode:
         return any(spec.name == "vlen-bytes" for spec in self.codecs)
 
     def at_path(self, path: str, **changes: Any) -> ArrayNode:
-        """Return a copy of this root array at another path.
+        """Return a copy of this array at another path. The path of this array must be ``"/"``.
 
-        The chunk keys of the copy consist of `path` and the keys of this array, so the path of this
-        array must be ``"/"``. `changes` sets other fields of the copy, such as `attributes`.
+        The chunk keys of the copy are the keys of this array with a prefix for `path`. `changes`
+        sets other fields of the copy, such as `attributes`.
         """
         prefix, keys = key_prefix(path), self.chunk_keys
         keys = ChunkKeys(
@@ -426,7 +428,7 @@ Node = ArrayNode | GroupNode | BrokenNode
 
 
 def key_prefix(path: str) -> str:
-    """Return the prefix of the keys of a node's metadata documents, for example ``group/array/``.
+    """Return the prefix with which the keys of a node begin, for example ``group/array/``.
 
     The prefix of the root is empty. The v3 draft uses other prefixes.
     """
