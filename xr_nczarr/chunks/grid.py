@@ -116,7 +116,8 @@ _NOTHING = _Pieces((), (), (), ())
 class _PointGroup(NamedTuple):
     """The points of a pointwise selection that lie in the same chunk along the indexed axes.
 
-    `target` contains the positions of the points in the result.
+    For each indexed axis, `chunk` contains the grid index of the chunk, and `source` contains the
+    positions of the points in the chunk. `target` contains their positions in the result.
     """
 
     chunk: tuple[int, ...]

@@ -89,8 +89,8 @@ def build_typed(request: StepRequest) -> Step:
         )
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(
-            f"codec {spec.name} requires input whose size is fixed and a multiple of "
-            f"{dtype.itemsize} bytes, the item size of dtype {quote(dtype)} ({flow.chunk})"
+            f"codec {spec.name} requires input whose size is fixed and a multiple of the item size "
+            f"of dtype {quote(dtype)}, which is {dtype.itemsize} bytes ({flow.chunk})"
         )
     is_swapped = dtype != flow.dtype and dtype == flow.dtype.newbyteorder()
     if is_swapped and not spec.is_buffer_filter:
