@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from xarray import Variable
+from xarray import Variable, conventions
 from xarray.coding.variables import CFScaleOffsetCoder
 
 from xr_nczarr.backend.decoding import PACKING_KEYS, unwrapped
@@ -15,6 +15,9 @@ from xr_nczarr.errors import ConflictError
 
 SHOWN_KEYS = (*PACKING_KEYS, "units", "calendar", "_FillValue")
 """The keys of an encoding that error messages show."""
+
+VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
+"""The keys of an encoding that determine the stored values, as opposed to the chunks and codecs."""
 
 _WIDER_DTYPE = (
     "Choose a wider dtype, another scale_factor or (for NaN) a _FillValue in the encoding, or call "
@@ -32,6 +35,71 @@ number that the packing of a stored variable can represent, and ``"none"`` allow
 Floats may always be rounded to the precision of their type. Integers may be rounded to floats only
 if the caller requests it or the variable is packed.
 """
+
+
+def with_encoded_numbers(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
+    """Encode the numbers of a new variable.
+
+    Values that are not numbers, and numbers that are certain to fit their encoding, are returned
+    unchanged, so xarray encodes them later. NumPy arrays are checked immediately, and dask arrays
+    block by block when they are computed.
+
+    Parameters
+    ----------
+    encoding
+        The keys of the variable's encoding that are in `VALUE_KEYS`.
+
+    Raises
+    ------
+    ConflictError
+        If decoding would not reproduce the values within the rounding that the encoding requires.
+        For example, a number is out of range, NaN would be stored as an integer without a
+        `_FillValue`, or the dtype bool is combined with a missing value.
+    """
+    variable = _with_real_numbers(variable, encoding, name)
+    dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
+    fill = fill_value_of(encoding)
+    if dtype.kind == "b" and fill is not None:
+        raise ConflictError(
+            f"dtype bool cannot represent the missing value {fill!r}",
+            remedy="Leave out _FillValue, choose a dtype such as int8, or call drop_encoding()",
+            variable=name,
+        )
+    if variable.dtype.kind == dtype.kind == "c":
+        return variable.copy(data=as_type(variable.data, dtype))
+    if variable.dtype.kind not in "biuf" or dtype.kind not in "biuf":
+        return variable
+    check_fill(encoding, dtype, name)
+    changes = is_packed(encoding) or ("_Unsigned" in encoding and dtype.kind in "iu")
+    if not changes and np.can_cast(variable.dtype, dtype):
+        return variable
+    encoded = variable.to_base_variable()
+    if dtype.kind != "b":  # get the attributes from xarray, which sets them for empty arrays too
+        empty = np.empty((0,) * variable.ndim, packing_dtype(variable.dtype, encoding))
+        encoded = conventions.encode_cf_variable(
+            Variable(variable.dims, empty, variable.attrs, variable.encoding), name=name
+        )
+        dtype = encoded.dtype
+    data = encode_numbers(variable.data, dtype, encoding, "requested", name)
+    return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
+
+
+def _with_real_numbers(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
+    """Convert complex numbers to real numbers if they will be packed or stored as real numbers.
+
+    Without this conversion, xarray would silently drop the imaginary parts. Any other variable is
+    returned unchanged.
+
+    Raises
+    ------
+    ConflictError
+        If an imaginary part is not 0.
+    """
+    stored = np.dtype(encoding.get("dtype", variable.dtype))
+    if variable.dtype.kind != "c" or (stored.kind not in "biuf" and not is_packed(encoding)):
+        return variable
+    real = np.empty(0, variable.dtype).real.dtype
+    return variable.copy(data=real_numbers(variable.data, real, encoding, stored, name))
 
 
 @blockwise

@@ -15,17 +15,19 @@ from xarray.coding.strings import (
     is_unicode_dtype,
 )
 
-from xr_nczarr.encoding.cf_encoding import with_checked_values
 from xr_nczarr.encoding.encoding_keys import requested_endian, requests_bytes
 from xr_nczarr.encoding.names import check_dimension, stored_name, user_attributes
 from xr_nczarr.encoding.number_encoding import (
+    VALUE_KEYS,
     fill_value_of,
     marks_nothing,
     missing_values,
+    with_encoded_numbers,
     with_float_scale,
 )
 from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.encoding.strings import check_items, encode_text, in_width, string_data, valid_text
+from xr_nczarr.encoding.time_encoding import with_checked_times
 from xr_nczarr.encoding.xarray_encoder import as_conflicts, encoded_alone, group_encoded
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError
 from xr_nczarr.netcdf import Layout
@@ -134,7 +136,7 @@ def _check_values(variable: Variable) -> None:
 def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     """Check the values of a variable, and return a variable that xarray can encode without loss.
 
-    Numbers are not only checked, but also encoded; see `with_checked_values`. If the encoding is
+    Numbers are not only checked, but also encoded; see `with_encoded_numbers`. If the encoding is
     inherited, keys that do not suit the values are removed.
     """
     _check_values(variable)
@@ -167,7 +169,9 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     if np.asarray(variable.attrs.get("_FillValue")).dtype.kind in "mM":
         # A fill value of datetime dtype masks no values, but would do so if encoded as a number.
         del variable.attrs["_FillValue"]
-    variable = with_checked_values(variable, name)
+    values = {key: encoding[key] for key in VALUE_KEYS if key in encoding}
+    encode = with_checked_times if variable.dtype.kind in "mMO" else with_encoded_numbers
+    variable = encode(variable, values, name)
     _move_key(variable, explicit)
     return variable
 

@@ -12,8 +12,8 @@ from xarray import Dataset, Variable, conventions
 
 from xr_nczarr.backend.opened_encoding import xarray_attributes
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.encoding.cf_encoding import encode_as_stored
 from xr_nczarr.encoding.names import user_attributes
+from xr_nczarr.encoding.stored_variables import encode_as_stored
 from xr_nczarr.encoding.variables import encode_variables
 from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, UnsupportedError
 from xr_nczarr.formats.format import Change

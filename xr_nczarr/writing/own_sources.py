@@ -12,7 +12,7 @@ from xarray import Dataset, Variable
 
 from xr_nczarr.backend.reader import StoredGroup
 from xr_nczarr.dataset import OpenedStore
-from xr_nczarr.encoding.cf_encoding import decode_stored, has_same_decoding
+from xr_nczarr.encoding.stored_variables import decode_stored, has_same_decoding
 from xr_nczarr.errors import RefusedError
 from xr_nczarr.netcdf import Group
 from xr_nczarr.storage import Store

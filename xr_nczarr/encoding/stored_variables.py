@@ -1,15 +1,10 @@
-"""Encode values according to the CF conventions, and check that decoding reproduces them.
+"""Decode the variables of an existing store, and encode values that are added to them.
 
-Encoded numbers and times are decoded and compared with the original values. How much rounding is
-accepted depends on whether the variable is new:
-
-- The encoding of a new variable is the caller's choice. Numbers may therefore be rounded as much as
-  the requested dtype and packing require. Times may be rounded only if they are stored as floats.
-- The encoding of a stored variable is fixed. If the variable is packed, numbers that are added to
-  it may be rounded to the nearest number that its packing can represent. However, this rounding is
-  not accepted if the encoding of the new numbers specifies a different packing. Floats may also be
-  rounded to the precision of the stored float type. Apart from such rounding, decoding must
-  reproduce the values exactly.
+The encoding of a stored variable is fixed. If the variable is packed, numbers that are added to it
+may be rounded to the nearest number that its packing can represent. However, this rounding is not
+accepted if the encoding of the new numbers specifies a different packing. Floats may also be
+rounded to the precision of the stored float type. Apart from such rounding, decoding must reproduce
+the values exactly.
 """
 
 from __future__ import annotations
@@ -28,15 +23,10 @@ from xr_nczarr.backend.decoding import PACKING_KEYS, normalize_packing
 from xr_nczarr.backend.times import for_empty_times
 from xr_nczarr.encoding.blockwise import largest
 from xr_nczarr.encoding.number_encoding import (
-    SHOWN_KEYS,
+    VALUE_KEYS,
     Rounding,
     as_type,
-    check_fill,
     encode_numbers,
-    fill_value_of,
-    is_packed,
-    packing_dtype,
-    real_numbers,
     with_float_scale,
 )
 from xr_nczarr.encoding.strings import (
@@ -48,15 +38,13 @@ from xr_nczarr.encoding.strings import (
     valid_text,
     without_missing,
 )
-from xr_nczarr.encoding.time_encoding import encode_times, with_checked_times
+from xr_nczarr.encoding.time_encoding import encode_times
 from xr_nczarr.encoding.time_units import in_time_dtype, is_time
 from xr_nczarr.encoding.xarray_encoder import cf_encoded
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
 from xr_nczarr.netcdf.fixed_width import measured_width
 
-# The encoding keys that determine the stored values, as opposed to the chunks and codecs.
-_VALUE_KEYS = (*SHOWN_KEYS, "missing_value", "dtype", "_Unsigned", "_Encoding", "char_dim_name")
 # For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {
     "b": "biufc",
@@ -67,71 +55,6 @@ _COMPATIBLE_KINDS = {
     "M": "M",
     "m": "m",
 }
-
-
-def with_checked_values(variable: Variable, name: str) -> Variable:
-    """Prepare a variable for xarray's encoders by encoding its numbers or checking its times.
-
-    Strings, and numbers that are certain to fit their encoding, are returned unchanged, so xarray
-    encodes them later. xarray also encodes most times; see `with_checked_times` for the exceptions.
-    NumPy arrays are checked immediately, and dask arrays block by block when they are computed.
-
-    Raises
-    ------
-    ConflictError
-        If decoding would not reproduce the values. For example, a number is out of range, NaN or
-        NaT would be stored as an integer without a `_FillValue`, or the dtype bool is combined with
-        a missing value.
-    UnsupportedError
-        If xarray cannot encode the dtype of the times.
-    """
-    encoding = {key: variable.encoding[key] for key in _VALUE_KEYS if key in variable.encoding}
-    if variable.dtype.kind in "mMO":
-        return with_checked_times(variable, encoding, name)
-    variable = _with_real_numbers(variable, encoding, name)
-    dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
-    fill = fill_value_of(encoding)
-    if dtype.kind == "b" and fill is not None:
-        raise ConflictError(
-            f"dtype bool cannot represent the missing value {fill!r}",
-            remedy="Leave out _FillValue, choose a dtype such as int8, or call drop_encoding()",
-            variable=name,
-        )
-    if variable.dtype.kind == dtype.kind == "c":
-        return variable.copy(data=as_type(variable.data, dtype))
-    if variable.dtype.kind not in "biuf" or dtype.kind not in "biuf":
-        return variable
-    check_fill(encoding, dtype, name)
-    changes = is_packed(encoding) or ("_Unsigned" in encoding and dtype.kind in "iu")
-    if not changes and np.can_cast(variable.dtype, dtype):
-        return variable
-    encoded = variable.to_base_variable()
-    if dtype.kind != "b":  # get the attributes from xarray, which sets them for empty arrays too
-        empty = np.empty((0,) * variable.ndim, packing_dtype(variable.dtype, encoding))
-        encoded = conventions.encode_cf_variable(
-            Variable(variable.dims, empty, variable.attrs, variable.encoding), name=name
-        )
-        dtype = encoded.dtype
-    data = encode_numbers(variable.data, dtype, encoding, "requested", name)
-    return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
-
-
-def _with_real_numbers(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
-    """Convert complex numbers to real numbers if they will be packed or stored as real numbers.
-
-    Without this conversion, xarray would silently drop the imaginary parts. Any other variable is
-    returned unchanged.
-
-    Raises
-    ------
-    ConflictError
-        If an imaginary part is not 0.
-    """
-    stored = np.dtype(encoding.get("dtype", variable.dtype))
-    if variable.dtype.kind != "c" or (stored.kind not in "biuf" and not is_packed(encoding)):
-        return variable
-    real = np.empty(0, variable.dtype).real.dtype
-    return variable.copy(data=real_numbers(variable.data, real, encoding, stored, name))
 
 
 def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
@@ -210,7 +133,7 @@ def encode_as_stored(
         new.data = np.empty(new.shape, stored.dtype)
     if dtype.hasobject and target.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
-    encoding = {key: value for key, value in stored.encoding.items() if key in _VALUE_KEYS}
+    encoding = {key: value for key, value in stored.encoding.items() if key in VALUE_KEYS}
     if is_time(new):
         if dtype.kind in "mM":
             return in_time_dtype(new.data, dtype, encoding, name)
@@ -263,7 +186,7 @@ def _encode_text_as_stored(
 def has_same_decoding(variable: Variable, stored: Variable) -> bool:
     """Return whether two variables opened from the same array are decoded in the same way."""
     first, second = (
-        {key: item.encoding[key] for key in _VALUE_KEYS if key in item.encoding}
+        {key: item.encoding[key] for key in VALUE_KEYS if key in item.encoding}
         for item in (variable, stored)
     )
     return variable.dtype == stored.dtype and dict_equiv(first, second)
