@@ -1,6 +1,6 @@
 """Parse reference documents of versions 0 and 1, and convert version 1 to version 0.
 
-A key must not be declared twice, whether in ``refs``, in ``gen`` or in both. Usually, the error is
+Declaring a key twice is an error, whether in ``refs``, in ``gen`` or in both. This error is usually
 raised when the document is parsed. If a generator that is not expanded declares the key, the error
 is not raised until the key is looked up.
 

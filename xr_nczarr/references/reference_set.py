@@ -28,7 +28,7 @@ from xr_nczarr.storage.store import Address
 class ReferenceSet(PickledByFields):
     """An immutable mapping from keys to references.
 
-    If the set is pickled, its generators are not expanded.
+    Pickling the set does not expand its generators.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class ReferenceSet(PickledByFields):
         return generated[0] if generated else listed
 
     def check_missing(self, key: str) -> None:
-        """Check that a chunk is really missing, instead of being declared under a malformed key.
+        """Check that a chunk is really missing, rather than declared under a malformed key.
 
         `key` is the key of a chunk, and the set does not declare it. For small arrays in GRIB
         files, kerchunk stores the only chunk inline under the key ``0``, even if the array has

@@ -214,8 +214,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the items of `parts`, which are the encoded bytes of `chunks`.
 
-        If a chunk cannot be read, `fetch` is called with the keys of this chunk and of all chunks
-        after it. If `fetch` also fails, its error contains the key of the chunk.
+        If `parts` fails to provide a chunk, `fetch` is called to read this chunk and all chunks
+        after it. If `fetch` fails, too, its error message contains the key of the chunk.
         """
         count = 0
         with suppress(NczarrError):

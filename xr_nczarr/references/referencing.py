@@ -111,8 +111,8 @@ def write(
         ends in ``.json.gz``, ``.json.zst`` or ``.json.zstd``, the document is compressed.
 
         An existing set is replaced. On a local disk, the replacement is atomic. Elsewhere, if the
-        existing set is a directory of parquet files, its metadata document is removed first. Those
-        of its parquet files that the new set does not overwrite are left behind. If this function
+        existing set is a directory of parquet files, its metadata document is removed first. Old
+        parquet files that the new set does not overwrite remain in the directory. If this function
         also wrote the old set, a dataset that was opened from it raises a `ReferenceSetError` when
         it needs a parquet file that has been replaced.
     generators
@@ -226,7 +226,8 @@ def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) 
 def _is_other_document(folder: LocalStore | RemoteStore, name: str) -> bool:
     """Return whether an object exists and is neither a reference document nor empty.
 
-    An object that is too large for a reference document is not read.
+    An object that is too large for a reference document is assumed to be something else, without
+    reading it.
     """
     size = folder.size(name)
     if not size:

@@ -189,10 +189,13 @@ class ReferenceOptions:
     def document_options(self, folder: str) -> dict[str, Any]:
         """Return the storage options for fetching the reference document from `folder`.
 
-        If the caller passed options for the document itself, return these options. Otherwise,
-        return the options for the longest URL prefix that matches `folder`, if there are any. If
-        `folder` is a chained URL, return the caller's options for the document together with a
-        mapping from protocols and URL prefixes to their options.
+        The options are chosen as follows:
+
+        - If `folder` is a chained URL, return the caller's options for the document, together with
+          a mapping from protocols and URL prefixes to their options.
+        - Otherwise, if the caller passed options for the document, return only these options.
+        - Otherwise, return the options for the longest URL prefix that matches `folder`. If there
+          are no such options, return an empty dict.
         """
         if "::" in folder:
             return {**self.by_location, **self.same_origin_options}
