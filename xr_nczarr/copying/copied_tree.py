@@ -67,7 +67,7 @@ class CopiedTree(Tree):
     def add_source(self, source: Source) -> None:
         """Add all groups and variables of a source.
 
-        The only values that may be read are strings, to determine the length of the longest one.
+        No values are read, except that strings may be read to find the length of the longest one.
 
         Raises
         ------
@@ -160,9 +160,9 @@ class CopiedTree(Tree):
             self.arrays[path] = array.stored
 
     def _encoded(self, variable: Variable, data: Any) -> EncodedVariable:
-        """Convert a variable to the types of the layout.
+        """Encode a variable, using only types that the layout supports.
 
-        `data` contains the values of the variable, in the dtype of its node.
+        `data` contains the values of the variable. Its dtype is that of ``variable.node``.
 
         Raises
         ------
@@ -207,10 +207,10 @@ class CopiedTree(Tree):
         )
 
     def _encoding(self, variable: Variable) -> tuple[dict[str, Any], bool]:
-        """Return the encoding keys for chunks and codecs, and whether the caller requested changes.
+        """Return the encoding of a variable, and whether the caller requested changes to it.
 
-        The second value is True if the caller requested any codecs, or chunk lengths that differ
-        from the source's.
+        The encoding contains only the keys for chunks, shards and codecs. The second value is True
+        if the caller requested any codecs, or chunk lengths that differ from those of the source.
         """
         node, names = variable.node, [dimension.name for dimension in variable.dimensions]
         assert node is not None
@@ -269,6 +269,8 @@ def _stored_chunks(variable: Variable) -> list[Any]:
 def _fill_value(variable: Variable, layout: Layout) -> Any:
     """Return a fill value for the copied array that does not mask any value of the source.
 
+    Return None if the copied array must not have a fill value.
+
     The source's fill value is kept in each of these cases:
 
     - The Zarr version of the target requires a fill value.
@@ -277,9 +279,10 @@ def _fill_value(variable: Variable, layout: Layout) -> Any:
 
     Otherwise:
 
-    - Zero is left out, because missing chunks of an array without a fill value are read as zeros.
+    - Zero and the empty string are dropped, because they are not needed. Missing chunks of an array
+      without a fill value are read as zeros or empty strings.
     - NaN is kept, because it masks only NaN.
-    - In plain Zarr, all other fill values are left out, because readers treat the ``fill_value`` as
+    - In plain Zarr, all other fill values are dropped, because readers treat the ``fill_value`` as
       ``_FillValue``. In NCZarr, they are replaced with netCDF's default fill value, which never
       masks data.
     """

@@ -60,8 +60,8 @@ def netcdf_tree(
 
     `datasets` maps the path of each group to its dataset, which must have been opened without
     decoding. Return two values: the root group of the tree, and a mapping from the path of each
-    variable to its values. If a variable cannot be copied, its attribute `error` contains the
-    reason.
+    variable to its values. If a variable in the tree cannot be copied, `Variable.error` contains
+    the reason.
     """
     tree, values = Tree(Layout()), {}
     for path, dataset in datasets.items():

@@ -55,7 +55,7 @@ _PART = ".unfinished"
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CopyResult(Result):
-    """The result of `copy`, which prints as a summary.
+    """The result of `copy`. Printing it shows a summary.
 
     Attributes
     ----------
@@ -177,8 +177,9 @@ def copy(
     Raises
     ------
     ExistsError
-        If the target exists and is not an interrupted copy. With `overwrite`, an existing target
-        is an error only if it is of a different kind (store or netCDF file) than the copy.
+        If the target exists and is not an interrupted copy. With `overwrite`, this error is raised
+        only if the copy is a store but the existing target is not, or if the copy is a netCDF file
+        but the existing target is not.
     NotFoundError
         If the source, the engine, or a requested group, variable, dimension or label does not
         exist. The error is also raised if the parent folder of a new netCDF file does not exist.

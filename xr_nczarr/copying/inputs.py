@@ -124,8 +124,8 @@ def _source_in_file(
 ) -> Source:
     """Open a file, and register it with `stack`, which will close it.
 
-    If `engine` is None and netCDF4 is installed, netCDF-C reads the file. Otherwise, an xarray
-    engine does.
+    If `engine` is None and netCDF4 is installed, the file is read with netCDF-C. Otherwise, it is
+    opened with an xarray engine.
     """
     unsupported: list[tuple[str, str]] = []
     values: Mapping[str, ExplicitlyIndexed]

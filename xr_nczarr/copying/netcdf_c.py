@@ -2,8 +2,8 @@
 
 netCDF4-python itself cannot be used for exact copies. It does not distinguish characters from
 strings in attributes, and it leaves out variables of unknown types. If several groups define
-dimensions with the same name, it always chooses the one in the nearest group. It may therefore
-truncate the values of a variable.
+dimensions with the same name, it assumes that a variable uses the one in the nearest group. If this
+assumption is wrong, it may truncate the values of the variable.
 """
 
 from __future__ import annotations

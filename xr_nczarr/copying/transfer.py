@@ -1,7 +1,7 @@
 """Copy the chunks of arrays to another store.
 
-If the same bytes represent the same values in source and target, the bytes are copied. Otherwise,
-chunks are decoded and re-encoded.
+If the same bytes represent the same values in the source and the target, the bytes are copied.
+Otherwise, the chunks are decoded and re-encoded.
 """
 
 from __future__ import annotations
