@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"\bxr_nczarr\.(\w+) \((nczarr \1)\)")
 
 
 class UsageError(Exception):
-    """The error for a command line that is invalid regardless of what the stores contain."""
+    """The error raised if a command line is invalid, whatever the stores contain."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -52,8 +52,8 @@ class Parser(argparse.ArgumentParser):
         Raises
         ------
         UsageError
-            If the arguments are invalid. The message shows the usage of the subcommand, except if
-            an option is unknown.
+            If the arguments are invalid. The message shows the usage of the subcommand, unless an
+            option is unknown.
         """
         parsed, unparsed = self.parse_known_args(words)
         for word in unparsed:
@@ -147,8 +147,8 @@ def add_storage_options(parser: Parser, name: str) -> None:
 
 
 def add_limits(parser: Parser) -> None:
-    """Add the option ``--limit``, which limits the memory that reading can allocate."""
-    about = "limit on the memory that reading can allocate, such as max_nodes=1000000"
+    """Add the option ``--limit``, which overrides one of the limits in `Limits`."""
+    about = "override a limit that protects memory while reading, such as max_nodes=1000000"
     parser.add_argument("--limit", dest="limits", help=about, **{**_PAIRS, "type": _limit})
 
 
@@ -171,7 +171,8 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
     Raises
     ------
     UsageError
-        If the value of ``--option``, or of an option such as ``--storage-option``, is invalid.
+        If a value passed to ``--option`` is invalid, or a value passed to ``--storage-option`` or
+        to a similar option, such as ``--target-option``.
     """
     names = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in names}
@@ -204,7 +205,7 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     Raises
     ------
     UsageError
-        If an option is unknown, has its own flag, or has an invalid value.
+        If an option is unknown, has a dedicated flag such as ``--limit``, or has an invalid value.
     """
     from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
 
@@ -264,8 +265,8 @@ def selection(text: str) -> dict[str, Any]:
         if not name or not places or name in by_name:
             raise invalid_value(
                 text,
-                "DIM=VALUE pairs with different dimensions. Write time=0:10, lat=3, lon=::2, "
-                "lat=45.5 or time=2000-01/2000-03, for example",
+                "DIM=VALUE pairs with different dimensions. Write, for example, time=0:10 or "
+                "lat=3,lon=::2 or time=2000-01/2000-03,lat=45.5",
             )
         by_name[name] = _places(places)
     return by_name

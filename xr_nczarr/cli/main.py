@@ -106,7 +106,7 @@ def _run_option(option: str, words: Sequence[str]) -> int:
     Raises
     ------
     UsageError
-        If there is no such option or subcommand.
+        If `option` is an unknown option or an unknown subcommand.
     """
     if option in ("--help", "-h", "help"):
         print(overview())
