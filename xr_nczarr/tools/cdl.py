@@ -81,8 +81,8 @@ def dump(
         Whether to show only the header, without any values.
     variables, groups
         Names of the variables and groups whose values are shown. If None, all values are shown. A
-        name that starts with a slash is an absolute path. Any other name matches every variable or
-        group whose path ends in that name.
+        name that starts with a slash is an absolute path. Any other name, such as ``t``, matches
+        every variable or group whose path ends in ``/t``.
     name
         Name of the dataset in the CDL. By default, this is the last part of the path without its
         extension.

@@ -82,8 +82,8 @@ def name_text(name: str) -> str:
 def type_name(dtype: np.dtype[Any], kind: Kind) -> str | None:
     """Return the name of the CDL type for values of a dtype and kind.
 
-    If netCDF does not have the dtype, return the name of another type that represents the values
-    exactly, or None if there is no such type.
+    If netCDF has no type for the dtype, return the name of another type that represents the values
+    exactly, such as ``float`` for half-precision floats. Return None if there is no such type.
     """
     if kind in ("char", "string"):
         return kind
@@ -162,10 +162,10 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Convert values whose dtype netCDF lacks to a netCDF type that represents them exactly.
+    """Convert values of a type that netCDF lacks to a netCDF type that represents them exactly.
 
-    If netCDF has the dtype, or if no netCDF type can represent the values exactly, they are
-    returned unchanged.
+    For example, booleans become uint8. If netCDF has the type, or if no netCDF type represents the
+    values exactly, they are returned unchanged.
     """
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
@@ -224,8 +224,8 @@ class TimeUnits(NamedTuple):
         """Format times as dates in quotation marks.
 
         `numbers` contains the text of each value as a number, or ``_`` if the value is missing.
-        Missing and non-finite values keep this text. If xarray cannot decode the values, all values
-        keep it.
+        This text is returned for missing and non-finite values. If xarray cannot decode the values,
+        it is returned for all values.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime

@@ -45,8 +45,8 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        Mapping from the path of each variable whose cost is unknown to the reason. Empty if the
-        cost of every variable is known.
+        The reason why the cost of a variable is unknown, keyed by the path of the variable. Empty
+        if the cost of every variable is known.
     """
 
     readings: tuple[VariableReading, ...]
@@ -198,7 +198,7 @@ def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
     Raises
     ------
     ConflictError
-        If the block raises IndexError, because a selected position is out of bounds.
+        If the block raises IndexError, which means that a selected position is out of bounds.
     """
     try:
         yield

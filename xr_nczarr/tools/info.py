@@ -231,8 +231,9 @@ def info(
     target
         A path, URL or mapping, as for `xarray.open_dataset` with ``engine="nczarr"``.
     count_chunks
-        Whether to count the stored chunks, by listing the store. If the store cannot be listed and
-        has at most 10,000 chunks, each chunk is looked up instead. No chunk is read.
+        Whether to count the stored chunks, by listing the store. If the store cannot be listed,
+        each chunk is looked up instead. If there are more than 10,000 chunks to look up, they are
+        not counted. No chunk is read.
     progress
         Whether to show how many objects have been listed.
     group, storage_options, consolidated, zarr_format, trust, limits

@@ -15,9 +15,9 @@ from xr_nczarr.errors import NczarrError, NotFoundError, quote, unknown
 def chosen_paths(requested: Collection[str] | None, paths: set[str], what: str) -> set[str]:
     """Return the members of `paths` that match any of the requested names.
 
-    A name that starts with a slash is an absolute path. Any other name matches every path that ends
-    with that name. If `requested` is None, all paths match. `what` names the kind of item in error
-    messages, such as ``variable``.
+    A name that starts with a slash is an absolute path. Any other name, such as ``t``, matches
+    every path that ends with ``/t``. If `requested` is None, all paths match. `what` names the kind
+    of item in error messages, such as ``variable``.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
 def _day(label: Any) -> Any:
     """Convert a date without a time to text. Return any other label unchanged.
 
-    If the label is text, pandas finds all times of that day.
+    Given a date as text, pandas selects all times of that day.
     """
     return str(label) if type(label) is date else label
 

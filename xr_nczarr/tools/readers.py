@@ -119,9 +119,9 @@ def _stored_parameters(spec: CodecSpec) -> Mapping[str, Any]:
 
 
 def _problem_with_names(node: ArrayNode, zarr: Format) -> str:
-    """Return the reason why xarray's zarr engine cannot name the dimensions of an array.
+    """Return the reason why xarray's zarr engine cannot determine an array's dimension names.
 
-    Return an empty string if it can.
+    Return an empty string if there is no such problem.
     """
     names: Any = node.attributes.get(XARRAY_DIMENSIONS)
     if zarr.has_dimension_names:  # the engine then ignores the attribute

@@ -77,10 +77,10 @@ class VariableReading:
 
 
 class ObjectSizes:
-    """The sizes of the objects that contain the chunks of some arrays in a store.
+    """The sizes of the stored objects (chunks or shards) of one or more arrays in a store.
 
-    The sizes are determined without reading the objects. If the size of an object cannot be
-    determined without a request, all objects under `prefix` are listed once, with their sizes.
+    The sizes are determined without reading the objects. If a listing is needed, all objects under
+    `prefix` are listed once, with their sizes.
     """
 
     def __init__(self, arrays: Sequence[ChunkedArray]) -> None:
@@ -103,9 +103,10 @@ class ObjectSizes:
         Parameters
         ----------
         one_by_one
-            Whether objects may be looked up one by one. If True, local stores and unlistable remote
-            stores are queried once per object, and other stores are listed. If False, all stores
-            are listed, and sizes in an unlistable remote store are unknown.
+            Whether objects may be looked up one by one. If True, the store is listed only if it
+            cannot tell the sizes without a request. If it cannot be listed either, one request is
+            sent for each object. If False, the store is listed if possible. Otherwise, only those
+            sizes are returned that the store can tell without a request.
         """
         if one_by_one or self._listed is None:
             sizes = self.store.known_sizes(keys)
@@ -267,7 +268,7 @@ class _RecordingStore(Store):
             yield (lambda *_: None) if self._holds_objects else read
 
     def known_sizes(self, keys: Sequence[str]) -> None:
-        """Return None, because the simulated objects have no sizes."""
+        """Return None, which means that the sizes are not known without a request."""
 
     def list_names(self, prefix: str) -> Listing:
         raise NotImplementedError  # not needed, because reading chunks does not list objects

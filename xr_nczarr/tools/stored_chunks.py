@@ -1,7 +1,8 @@
 """Count the chunks that exist in a store and add up their sizes, without reading them.
 
 The store is listed if possible. Listing is impossible over plain HTTP, for example, or if a name
-contains a backslash. In these cases, each chunk of each array is looked up.
+contains a backslash. In these cases, each chunk of each array is looked up, unless there are
+too many chunks.
 """
 
 from __future__ import annotations
@@ -136,9 +137,9 @@ def _counted(
 ) -> StoreContents:
     """Build the result of `count_stored_chunks` by assigning each object to its variable.
 
-    A folder at the path of a chunk counts as that chunk, because reading the chunk raises an error.
-    A missing chunk, by contrast, is read as the fill value. If there is such a folder, the stored
-    size of the variable is unknown.
+    If there is a folder at the path of a chunk, the chunk counts as stored, and the stored size of
+    the variable is unknown. The chunk must not count as missing: a missing chunk is read as the
+    fill value, but reading a folder raises an error.
     """
     by_path = _expected(opened)
     by_folder: dict[str, list[StoredChunks]] = {}

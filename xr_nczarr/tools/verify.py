@@ -53,7 +53,7 @@ def verify(
     trust: Literal["none"] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
 ) -> Verification:
-    """Check the integrity of a store by decoding all chunks and comparing all metadata.
+    """Check the integrity of a store by decoding all chunks and validating all metadata.
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. `verify`
     does not check whether xarray can decode the values, for example whether ``units`` are valid. A
@@ -207,7 +207,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
         if inner is None:
             problem = f"the document is missing from {key}"
         elif single is None:
-            problem = f"the document is in {key}, but missing from the store"
+            problem = f"the document exists only in {key}"
         elif _same(Document(name, single, limits=limits), inner):
             continue
         else:
