@@ -138,7 +138,8 @@ class _Writer:
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
         """Return a copy of `node` with the dtype, fill value and shape to store for `variable`.
 
-        They can differ from the ones in `node`, which describe the array as netCDF interprets it.
+        The dtype, fill value and shape of `node` itself describe the array as netCDF interprets it.
+        Those of the copy can differ.
         """
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         if not is_fill_value(declared, node.dtype):  # invalid, as reported when the source was read
@@ -371,11 +372,12 @@ def attribute_changes(
 def _members(
     node: Node, places: Places, member: str
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
-    """Yield a member of each annotation at `places`, omitting annotations without this member.
+    """Yield the location, value and layout of a member in each annotation that contains it.
 
-    Each yielded tuple contains the part of the node that contains the annotation, the annotation's
-    name, the member's name and value, and the layout. `member` is the name of a `Vintage` field,
-    such as ``"arrays"``. The member's name in the annotation can be different.
+    Only annotations at `places` are searched. Each yielded tuple contains the part of the node that
+    contains the annotation, the annotation's name, the member's name and value, and the layout.
+    `member` is the name of a `Vintage` field, such as ``"arrays"``. The member's name in the
+    annotation can be different.
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None

@@ -239,8 +239,8 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout that a node's annotations use.
 
-    `vintage` is the newest layout that stores annotations in the same location as this node. The
-    location alone does not always identify the layout: netCDF-C's newest release and its
+    `vintage` is the newest layout that stores annotations in the location where `node` has them.
+    The location alone does not always identify the layout: netCDF-C's newest release and its
     development branch use the same location, but store attribute types under different names.
     """
     is_preview = vintage.holder == "attributes" and PREVIEW.types in node.attributes
@@ -248,11 +248,11 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 
 
 def stored_annotations(node: Node, places: Places) -> Iterator[tuple[Holder, str, Vintage, Json]]:
-    """Yield a tuple for each annotation of a node.
+    """Yield each annotation of a node, with its location and layout.
 
-    The tuple contains the part of the node that contains the annotation, the annotation's name, its
-    layout and its value. Annotations are looked up at the locations in `places`, starting with the
-    newest layout.
+    Each yielded tuple contains the part of the node that contains the annotation, the annotation's
+    name, its layout and its value. Annotations are looked up at the locations in `places`, starting
+    with the newest layout.
     """
     for (holder, name), vintage in places.items():
         members = getattr(node, holder)
@@ -429,8 +429,8 @@ def is_universal(root: Node | None) -> bool:
 def releases_of(dialect: str, root: Node | None) -> str:
     """Return a description of the netCDF-C releases that write a dialect.
 
-    For ``universal``, describe the releases that can read the dialect instead. For plain Zarr, the
-    description is empty.
+    If the store was written as ``universal``, the description names the releases that can read it.
+    For plain Zarr, the description is empty.
     """
     if is_universal(root):
         return "netCDF-C 4.9.0 or later"

@@ -191,8 +191,9 @@ def _undecoded(value: Any, stored: Json | None, recorded: Any) -> Any:
 def unlisted_strings(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes in which each list of a single string is replaced with that string.
 
-    In netCDF, such a list represents an attribute of type string. Plain Zarr does not record the
-    type, and readers would not recognize, for example, ``units`` if its value is a list.
+    In netCDF, such a list represents an attribute of type string. Plain Zarr does not record
+    types, and its readers expect a string. For example, they do not recognize ``units`` if its
+    value is a list.
     """
     return {
         name: value[0]

@@ -103,8 +103,9 @@ class Variable:
         """The value of elements in missing chunks, or None if the variable has no readable array.
 
         If the array declares no fill value, this is zero for numbers, and an empty value (such as
-        an empty string) for all other types. In this case, netCDF-C also reads missing chunks as
-        zeros, and zarr-python does not write chunks that contain only zeros.
+        an empty string) for all other types. Zero agrees with other programs: netCDF-C reads
+        missing chunks of such arrays as zeros, too, and zarr-python does not write the chunks of
+        such arrays that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
@@ -143,8 +144,8 @@ class Group:
     Attributes
     ----------
     dialect
-        Name of the layout of the annotations, which are the NCZarr metadata of the group and its
-        arrays (see `annotations.VINTAGES`). ``"zarr"`` if there are no annotations.
+        Name of the NCZarr layout that the metadata of the group and its arrays uses, such as
+        ``"nczarr-4.9.3"`` (see `annotations.VINTAGES`). ``"zarr"`` if there is no NCZarr metadata.
     reports
         Descriptions of the defects found in the metadata of this group, one sentence each. The
         defect that `error` describes is not included.

@@ -1,10 +1,10 @@
 """Find the dimensions of variables by fully qualified name, by short name, or only by size.
 
-The length of an array along an unlimited dimension can differ from the dimension's size. The size
-then takes precedence, and the mismatch is reported. A shorter array is padded with fill values,
-because netCDF-C extends dimensions without extending arrays. A longer array is truncated, because
-it may belong to an unfinished write: writers extend the arrays before the dimension. Along a
-dimension that is not unlimited, a mismatch is an error.
+The length of an array along an unlimited dimension can differ from the dimension's size. In this
+case, the dimension's size takes precedence, and the mismatch is reported. A shorter array is padded
+with fill values, because netCDF-C extends dimensions without extending arrays. A longer array is
+truncated, because it may belong to an unfinished write: writers extend the arrays before the
+dimension. Along a dimension that is not unlimited, a mismatch is an error.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def interpret(
     """Convert a Zarr hierarchy to the netCDF group that it represents.
 
     If the root of the store is an array, the resulting variable takes its name from the array's
-    ``_nczarr_name`` attribute. If it is missing or invalid, the variable is called ``data``.
+    ``_nczarr_name`` attribute. If this attribute is missing or invalid, the name is ``data``.
 
     Parameters
     ----------
@@ -69,8 +69,8 @@ def interpret(
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
         whether a `_FillValue` was declared. None means False in plain Zarr v3. In plain v1 and v2,
-        None means True, with two exceptions: fill values that `zero_masks` excludes and, in stores
-        that netCDF-C wrote, zero and netCDF's default fill values.
+        None means True, except for certain fill values. If netCDF-C wrote the store, these are zero
+        and netCDF's default fill values. Otherwise, they are those that `zero_masks` excludes.
     zero_masks
         Whether a Zarr fill value that is zero, or an empty or blank string, may become `_FillValue`
         if `use_zarr_fill_value_as_mask` is None. Pass False for reference sets, in which such a
@@ -294,9 +294,9 @@ class _Interpreter:
     ) -> bool:
         """Return whether an array's Zarr fill value marks missing values.
 
-        If so, this fill value becomes the variable's ``_FillValue``. This method is called only if
-        the ``_FillValue`` attribute is absent or null. `stored` is the dtype in the Zarr metadata,
-        which can differ from the dtype of `node`.
+        If so, this fill value becomes the variable's ``_FillValue``. The array must not have a
+        ``_FillValue`` attribute already, unless the attribute is null. `stored` is the dtype in the
+        Zarr metadata, which can differ from the dtype of `node`.
         """
         is_array = any(spec.name == "vlen-array" for spec in node.codecs)  # each item is an array
         if node.fill_value is None or is_array or node.dtype.kind == "V":
@@ -318,8 +318,8 @@ class _Interpreter:
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
         """Compare a group's children with the lists in its annotation.
 
-        Differences are reported. A listed array or group that does not exist is replaced by a
-        variable or group that records the error. The children are reordered to match the lists.
+        Differences are reported. For a listed array or group that does not exist, a variable or
+        group is added whose `error` is set. The children are reordered to match the lists.
         """
         place = annotation.vintage.group
         for name in annotation.arrays or ():

@@ -34,11 +34,11 @@ class Layout:
         - ``"nczarr"`` is the layout of netCDF-C 4.10 or, in Zarr v3, the layout in Appendix E of
           the NCZarr specification.
         - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
-        - ``"universal"`` is the newest layout with additional objects for netCDF-C 4.9.2 and older.
-          zarr-python and netCDF-C 4.9.0 or later can open the store, with one exception: netCDF-C
-          4.9.0 cannot open a store with characters, strings, or an attribute that is a list of
-          strings. Characters are written with a type that zarr-python supports, but that netCDF-C
-          reads as strings. Only Zarr v2 supports this dialect.
+        - ``"universal"`` combines the newest layout with additional metadata for netCDF-C 4.9.2 and
+          older. zarr-python and netCDF-C 4.9.0 or later can open the store, with one exception:
+          netCDF-C 4.9.0 cannot open a store with characters, strings, or an attribute that is a
+          list of strings. Characters are written with a type that zarr-python supports, but that
+          netCDF-C reads as strings. Only Zarr v2 supports this dialect.
         - Other names, such as ``"nczarr-4.8.1"``, are the layouts of earlier releases in Zarr v2.
           Layouts older than 4.9.3 do not support unlimited dimensions.
     array_dimensions
