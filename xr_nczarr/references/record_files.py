@@ -95,8 +95,8 @@ class RecordFiles:
         Raises
         ------
         ReferenceSetError
-            If a file cannot be read. If `set_id` is not None, a file that does not exist or belongs
-            to another set is an error, too.
+            If a file cannot be read. If `set_id` is not None, also if a file does not exist or
+            belongs to another set.
         LimitError
             If a file has more than `max_rows` rows, or is larger than `max_bytes`.
         UnsupportedError

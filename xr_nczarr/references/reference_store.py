@@ -185,8 +185,8 @@ class ReferenceStore(Store):
         """Look up chunks together, and return an iterator over their encoded bytes.
 
         Return None if the chunks must be looked up one by one. This is the case if there are only a
-        few chunks, or if the set does not list all of them as byte ranges of files in one local
-        store.
+        few chunks, if the requirements in `fetch_chunks` are not met, or if `fetch` would raise an
+        error for one of the chunks.
         """
         if len(chunks) < _MIN_CHUNKS or self.remote:
             return None

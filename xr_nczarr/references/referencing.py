@@ -118,16 +118,16 @@ def write(
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
-        kerchunk read them only with ``simple_templates=False``. Without that option, they silently
-        return missing values for the chunks that generators declare. VirtualiZarr always returns
-        missing values for these chunks, also silently. Parquet files cannot contain generators.
+        kerchunk read them only with ``simple_templates=False``, and VirtualiZarr does not read them
+        at all. A program that does not read generators silently returns missing values for the
+        chunks that they declare. Parquet files cannot contain generators.
     inline_below
         Size in bytes below which a chunk is stored inline in the set.
     record_size
         Maximum number of rows per parquet file. There is one row for each chunk, even if the chunk
         does not exist.
     storage_options, target_options
-        Storage options for `source` and for `target`, respectively.
+        Storage options for `source` and for `target`.
     limits
         Limits for reading `source`: a `Limits`, or a mapping with some of its fields.
     progress
@@ -138,8 +138,8 @@ def write(
     UnsupportedError
         If `source` or `target` names a group inside a store or set. If a chunk that is not stored
         inline is a compressed entry of a zip file, because references cannot point to such an
-        entry. If parquet files are requested, but cannot represent the set (for example, because
-        `generators` is true or the store is Zarr v3), or pyarrow is not installed.
+        entry. If parquet files are requested, but pyarrow is not installed, or parquet files cannot
+        represent the set. For example, they cannot represent generators or Zarr v3 stores.
     ConflictError
         If the target exists and is not a reference set.
 
@@ -250,8 +250,8 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
     """Write a directory of parquet files, replacing any existing reference set in it.
 
     A local directory is replaced atomically. In a remote directory, the metadata document of the
-    existing set is removed first, and the new one is written last. A set therefore never mixes old
-    and new files. If writing fails, the files written so far are deleted if possible.
+    existing set is removed first, and that of the new set is written last. A set therefore never
+    mixes old and new files. If writing fails, the files written so far are deleted if possible.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:
