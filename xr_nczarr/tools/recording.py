@@ -143,7 +143,7 @@ def record_read(
     UnsupportedError
         If the selection has too many chunks.
     NczarrError
-        If the array cannot be read, or its reference set refers to a target that is not allowed.
+        If the array cannot be read, or its reference set refers to a location that is not allowed.
     """
     node, (selectors, pointwise, _) = array.node, selection.request()
     selectors = selectors or [0] * len(node.shape)  # a scalar's stored array can have a dimension

@@ -152,10 +152,10 @@ def _open(
 ) -> tuple[OpenedStore, Group]:
     """Open a store and read its metadata, from the individual documents if possible.
 
-    If ``options.consolidated`` is None, consolidated metadata is read only if there are no
-    individual documents, or if they cannot be found because the store cannot be listed. Any other
-    value of this option has its usual meaning (see `OpenOptions`). All documents that are read are
-    added to `documents`.
+    If ``options.consolidated`` is None, the individual documents are read if possible. Consolidated
+    metadata is read only if there are no individual documents, or if the store cannot be listed to
+    find them. Any other value of this option has its usual meaning (see `OpenOptions`). All
+    documents that are read are added to `documents`.
     """
     if options.consolidated is not None:
         return open_all_groups(target, options, documents=documents)
