@@ -128,10 +128,10 @@ class _Writer:
     def names_scalars(self, vintage: Vintage) -> bool:
         """Return whether an NCZarr layout gives scalars a named dimension of size 1.
 
-        This is True only for the older of the two layouts in a ``universal`` store. Such a store
-        must work in several releases, and no other representation of scalars works in all of them:
-        netCDF-C 4.9.0 crashes when it reads a scalar that it has written itself, and netCDF-C 4.10
-        ignores scalars with an empty shape.
+        This is True only for the older of the two layouts in a ``universal`` store. No other
+        representation of scalars works in all netCDF-C releases that must be able to read the
+        store. netCDF-C 4.9.0 crashes when it reads a scalar that it has written itself, and
+        netCDF-C 4.10 ignores scalars with an empty shape.
         """
         return vintage is UNIVERSAL_EXTRA
 

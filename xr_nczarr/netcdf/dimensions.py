@@ -133,9 +133,9 @@ class DimensionScope:
     def recovered(self, reference: str, size: int, place: str) -> Dimension:
         """Recover a dimension that an array refers to but that no group defines.
 
-        The dimension is added to its group. Recovery is possible only if the annotation of the
-        group that should define the dimension is missing, or if the dimension is one of netCDF-C's
-        anonymous dimensions.
+        The dimension is added to the group that should have defined it. This group must exist.
+        Recovery is possible only if the group has no annotation, or if the dimension is one of
+        netCDF-C's anonymous dimensions.
 
         Raises
         ------
