@@ -272,6 +272,30 @@ FIELD = xr.Dataset(
 ENCODING = {"a": {"chunks": (1, 5), "zlib": True}}
 
 
+@pytest.mark.parametrize(
+    "codecs",
+    [
+        "zlib",
+        ["zlib"],
+        [{"id": "zlib", "level": 1}],
+        [{"name": "numcodecs.zlib", "configuration": {"level": 1}}],
+        [numcodecs.Zlib(1)],
+    ],
+    ids=["name", "names", "numcodecs", "zarr v3", "object"],
+)
+def test_copy_accepts_every_form_of_codec_that_to_nczarr_accepts(codecs: Any) -> None:
+    source: dict[str, bytes] = {}
+    copied: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.0, 2.0])}), source)
+    xr_nczarr.copy(source, copied, codecs=codecs)
+    (codec,) = xr.open_dataset(copied, engine="nczarr")["a"].encoding["codecs"]
+    assert codec["id"] == "zlib"
+    with pytest.raises(
+        xr_nczarr.UnsupportedError, match="a codec must be a codec object, a name, or"
+    ):
+        xr_nczarr.copy(source, {}, codecs=[{"level": 1}])
+
+
 def test_copy_can_change_chunks_and_codecs(tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(FIELD, tmp_path / "one", encoding=ENCODING)
     zstd = [{"id": "shuffle"}, {"id": "zstd", "level": 3}]

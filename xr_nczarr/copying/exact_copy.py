@@ -25,6 +25,7 @@ from xr_nczarr.copying.netcdf_output import (
 from xr_nczarr.copying.source import Source
 from xr_nczarr.copying.transfer import copy_chunks
 from xr_nczarr.dataset import resolve
+from xr_nczarr.encoding.encoding_keys import codec_configurations
 from xr_nczarr.errors import (
     ConflictError,
     ExistsError,
@@ -105,7 +106,7 @@ def copy(
     zarr_format: int | str = 2,
     dialect: str = "nczarr",
     chunks: Mapping[str, int] | None = None,
-    codecs: Sequence[Mapping[str, Any]] | None = None,
+    codecs: Sequence[Any] | None = None,
     consolidated: bool | None = None,
     skip_unsupported: bool = False,
     assume_endian: Endian = None,
@@ -157,8 +158,9 @@ def copy(
         Mapping from dimension names to chunk lengths in elements. Other dimensions keep the chunk
         lengths of the source.
     codecs
-        Numcodecs configurations in encoding order, for all arrays. If None, the codecs of the
-        source are kept. An empty sequence means no codecs.
+        Codecs in encoding order, for all arrays: codec objects, names or configurations, as in
+        ``encoding={"codecs": …}``. If None, the codecs of the source are kept. An empty sequence
+        means no codecs.
     skip_unsupported
         Whether to leave out variables and attributes whose types the target does not support, such
         as compound types, instead of raising an error.
@@ -218,8 +220,10 @@ def copy(
             store=file,
         )
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
-    for codec in codecs or ():
-        check_known(codec["id"])
+    if codecs is not None:
+        codecs = codec_configurations(codecs)
+        for codec in codecs:
+            check_known(codec["id"])
     options = OpenOptions(
         storage_options=storage_options, limits=limits, assume_endian=assume_endian
     )

@@ -184,11 +184,24 @@ def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, A
     The value ``"auto"`` requests no particular codec, so it is skipped. Raise UnsupportedError if a
     codec is specified in an unknown form.
     """
-    codecs: list[Any] = []
+    codecs: list[dict[str, Any]] = []
     for value in map(encoding.get, keys):
         if value is not None and not (isinstance(value, str) and value == "auto"):
-            codecs += value if isinstance(value, list | tuple) else [value]
-    return list(map(_configuration, codecs))
+            codecs += codec_configurations(value)
+    return codecs
+
+
+def codec_configurations(codecs: Any) -> list[dict[str, Any]]:
+    """Convert a codec, or a list of codecs, to numcodecs configurations.
+
+    Each codec is a codec object, a name, or a configuration in the notation of numcodecs or Zarr v3.
+
+    Raises
+    ------
+    UnsupportedError
+        If a codec is specified in any other form.
+    """
+    return [*map(_configuration, codecs if isinstance(codecs, list | tuple) else [codecs])]
 
 
 def _configuration(codec: Any) -> dict[str, Any]:

@@ -200,6 +200,7 @@ class _Planner:
             self._check_can_add([f"the attribute {name}" for name in attributes])
             changes = [*attribute_changes(node, xarray_attributes(group), attributes)]
             changed = {change.member[0] for change in changes if change.member}
+            # The tree only passes these attributes to `report_changes`.
             self.tree.group(path).attributes = {
                 name: value for name, value in attributes.items() if name in changed
             }
