@@ -63,12 +63,12 @@ def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Syn
     fill
         Function that takes a file descriptor and writes the content to it.
     sync
-        When to write the file to disk. With ``"all"``, the content is flushed to disk before the
-        file is renamed, and the directory is flushed afterwards. With ``"commit"``, the operating
-        system immediately starts writing a large file to disk (see `start_sync`), which makes a
-        later `LocalStore.flush` faster. On systems for which `syncs_each` returns True for
-        ``"commit"``, this setting has the same effect as ``"all"``. With ``"none"``, the operating
-        system decides when to write the file to disk.
+        When to flush the new file to disk. With ``"all"``, its content is flushed before the file
+        is renamed, and the directory is flushed afterwards. With ``"commit"``, the operating system
+        immediately starts writing a large file to disk (see `start_sync`), which makes a later
+        `LocalStore.flush` faster. However, ``"commit"`` has the same effect as ``"all"`` on systems
+        where ``syncs_each("commit")`` is True. With ``"none"``, the operating system decides when
+        to write the file to disk.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
@@ -111,13 +111,12 @@ def existing_folder(path: str) -> str:
 
 
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
-    """Replace the directory `old`, which need not exist, with the directory `new`.
+    """Replace the directory `old` with the directory `new`, and remove the old directory.
 
-    The old content is then removed.
-
-    If the system can swap two directories atomically, a complete directory always exists at `old`.
-    Otherwise, two renames are needed. If the process is killed between them, no directory exists at
-    `old`: the old directory is left under a hidden name, and the new one is still at `new`.
+    `old` need not exist. If it exists, and the system can swap two directories atomically, there is
+    a complete directory at `old` at all times. Otherwise, two renames are needed. If the process is
+    killed between the two renames, there is no directory at `old`. In that case, the old directory
+    is left under a hidden name, and the new directory is still at `new`.
 
     Raises
     ------
@@ -170,8 +169,8 @@ def concurrent_creation_error(store: str) -> ExistsError:
 def copy_tree(source: str, target: str, *, sync: bool) -> None:
     """Copy all files in `source`, except for temporary files, to the new directory `target`.
 
-    The new files are hard links if possible; see `link_or_copy`. If `sync` is true, the new
-    directories and all copied files are flushed to disk.
+    Each new file is a hard link if possible, and otherwise a copy; see `link_or_copy`. If `sync` is
+    true, the new directories and all copies are flushed to disk.
     """
 
     def copy(file: str, name: str) -> None:

@@ -214,7 +214,7 @@ class _OverlayStore(_WrapperStore):
         """Return a mapping from keys to the objects that this store provides itself.
 
         A value of None means that the object does not exist. If one of `keys` is not in the
-        mapping, the caller reads its object from `source`.
+        mapping, the caller reads the object at that key from `source`.
         """
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
@@ -227,8 +227,8 @@ class _OverlayStore(_WrapperStore):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        Ranges of an object that this store provides itself are slices of the whole object. All
-        other ranges are read from `source`.
+        If this store itself provides the object, it cuts the range out of the whole object.
+        Otherwise, it reads the range from `source`.
         """
         provided = self._provided([item.key for item in ranges])
         others = self.source.fetch_ranges([item for item in ranges if item.key not in provided])
@@ -275,10 +275,10 @@ class PrefetchGroup:
         self._lock = ProcessLock()
 
     def fetch(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return a mapping from the keys of all objects in the group to the objects.
+        """Return all objects in the group, as a mapping from keys to objects.
 
-        The key of a missing object maps to None. The mapping is empty if any of `keys` is not in
-        this group, or if the group could not be fetched.
+        A value of None means that the object does not exist. The mapping is empty if any of `keys`
+        is not in this group, or if the group could not be fetched.
         """
         if not self._keys.issuperset(keys):
             return {}

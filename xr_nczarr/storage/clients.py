@@ -298,7 +298,7 @@ _ARGUMENTS = {
 
 
 def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """Rename storage options, and drop those whose value is None.
+    """Rename storage options, and drop options whose value is None.
 
     `names` maps the old name of each supported option to its new name.
 

@@ -145,8 +145,8 @@ class FsspecClient(RemoteClient):
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
         """Yield the response to each request; see `RemoteClient.fetch`.
 
-        While the caller processes a response, helper threads prefetch the next batches, unless
-        requests must be made one at a time.
+        While the caller processes a response, helper threads prefetch the next batches. If
+        `sequential` is true, there are no helper threads.
         """
         usual_count = _batch_size(expected)
         is_one_batch = len(requests) <= usual_count
@@ -363,7 +363,7 @@ class FsspecClient(RemoteClient):
             )
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the files at `keys`, ignoring those that do not exist.
+        """Remove the files at `keys`, ignoring keys without a file.
 
         On S3, one request removes up to 1,000 files.
         """
@@ -423,11 +423,11 @@ def _batch_size(expected: Expected) -> int:
 def _unpickled(
     filesystem: Any, root: str, rebuild: Callable[..., FsspecClient], process: int | None
 ) -> Connection:
-    """Return ``rebuild(filesystem, root)``, or an `UnreachableConnection`.
+    """Return the unpickled client, which is created by ``rebuild(filesystem, root)``.
 
-    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. In
-    any other process, return an `UnreachableConnection`, because the files do not exist there. For
-    all other kinds of filesystem, `process` is None.
+    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. Any
+    other process does not have the files, so an `UnreachableConnection` is returned there instead.
+    For all other kinds of filesystem, `process` is None.
     """
     client = rebuild(filesystem, root)
     return client if process in (None, os.getpid()) else UnreachableConnection(client.name)

@@ -24,9 +24,9 @@ def is_http(filesystem: Any) -> bool:
 
 
 def is_web_filesystem(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem is for HTTP URLs, or wraps such a filesystem.
+    """Return whether an fsspec filesystem, or a filesystem that it wraps, is for HTTP URLs.
 
-    Such a filesystem lists the links on a web page as if they were files.
+    Filesystems for HTTP URLs list the links on a web page as if they were files.
     """
     below = getattr(filesystem, "fs", None)
     return is_http(filesystem) or (below is not None and is_web_filesystem(below))

@@ -63,7 +63,8 @@ class CheckedResponse(aiohttp.ClientResponse):
         """Return the requested bytes: the body, or a part of it if the server sent more.
 
         The result is shorter than the requested range if the object or the body ends too early.
-        For an error status, it is the error page, or empty bytes if the page is longer than 64 KiB.
+        If the status indicates an error, the result is the error page. If the error page is longer
+        than 64 KiB, the result is empty.
 
         Raises
         ------
@@ -100,7 +101,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         return await super().read()
 
     def raise_for_status(self) -> None:
-        """Raise an error if the request failed, or if the response is for a different range.
+        """Raise an error if the request failed, or if the response contains the wrong byte range.
 
         Raises
         ------
@@ -150,16 +151,17 @@ class CheckedResponse(aiohttp.ClientResponse):
         and the size of the whole object. If the header does not state the size, the object is
         assumed to end with the last byte sent.
 
-        If a range other than a suffix was requested, the sent range may end before the requested
-        range ends. No error is raised here, because the caller notices that bytes are missing.
+        A suffix is a range that counts from the end of the object. For any other requested range,
+        the sent range may end before the requested range ends. No error is raised here in that
+        case, because the caller notices that bytes are missing.
 
         Raises
         ------
         aiohttp.ClientPayloadError
             If no range was requested, if the header is missing or invalid, or if the sent range
-            does not contain the first requested byte. For a suffix, the error is also raised if
-            the header does not state the object's size, or if the sent range does not reach the
-            object's end.
+            does not contain the first requested byte. If a suffix was requested, the error is
+            also raised if the header does not state the object's size, or if the sent range does
+            not reach the object's end.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -178,7 +180,7 @@ class CheckedResponse(aiohttp.ClientResponse):
     def _bounds(self, size: int) -> tuple[int, int]:
         """Return the offsets of the first and last requested bytes in an object of `size` bytes.
 
-        `size` matters only if the requested range is a suffix.
+        `size` is used only if the requested range counts from the end of the object.
         """
         _, start, length = self._requested
         return (max(0, size + start), size - 1) if start < 0 else (start, start + length - 1)
@@ -218,15 +220,16 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
     """Return the sorted names on a folder's index page, or None if `page` is not an index page.
 
     `url` is the URL of the folder. Names of subfolders end in a slash. Only links to direct
-    children are included.
+    children of the folder are included.
 
-    A page is an index page if its title or main heading ends with the name of the folder. On all
-    common servers, it ends with the whole path, as in "Index of /data/" or "Directory listing for
-    /data/". However, a proxy can change the beginning of the path.
+    On all common servers, the title or the main heading of an index page ends with the whole path
+    of the folder. Examples are "Index of /data/" and "Directory listing for /data/". However, a
+    proxy can change the beginning of the path. If the page links to a child of the folder, it is
+    therefore enough that the title or heading ends with the name of the folder.
 
-    If no link leads to a child, the folder seems to be empty. In that case, the title or heading
-    must end with the whole path. If a proxy has changed the path, all links may lead outside the
-    folder, even though the folder is not empty.
+    If the page links to no children, its title or main heading must end with the whole path. Only
+    then is the folder known to be empty. If a proxy has changed the path, all links may lead
+    outside the folder, even though the folder is not empty.
     """
     parser = _IndexParser()
     parser.feed(page.decode("utf-8", "replace"))
@@ -341,7 +344,7 @@ class SessionFactory:
                 self.trust.check_redirect(str(sent.url), str(target))
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
-                    "the server redirects to another server, which would also receive all of the "
+                    "the server redirects to another server, which would receive all of the "
                     "client session's cookies that have no domain",
                     remedy='Pass these cookies in the storage option "cookies", or set their '
                     "domain",
@@ -387,9 +390,10 @@ class _Resolver(ThreadedResolver):
 def web_options(options: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
     """Return options that make fsspec's HTTP filesystem check responses and redirects.
 
-    The result also contains the given `options`, which take precedence over the timeouts and the
-    maximum number of redirects. The options ``auth`` and ``cookies`` are replaced by headers.
-    `rules` determines the timeouts, the size limit and the permitted servers.
+    The result also contains the given `options`, except that ``auth`` and ``cookies`` are replaced
+    by headers. `rules` determines the timeouts, the size limit and the permitted servers. If
+    `options` also specifies timeouts, they are used instead. In the same way, `options` can replace
+    the default maximum number of redirects.
     """
     read_timeout = rules.retry.timeout_seconds
     # Waiting for a free connection can take this long, because earlier requests must end first.

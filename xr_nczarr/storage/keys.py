@@ -25,7 +25,7 @@ WRITER_LOCK = ".nczarr-writer.lock"
 class Listing(NamedTuple):
     """The names of the objects and prefixes directly under a prefix in a store.
 
-    The names are relative to the prefix. Those in `prefixes` do not end in ``/``.
+    The names are relative to the prefix. The names in `prefixes` do not end in ``/``.
     """
 
     objects: list[str]

@@ -302,11 +302,12 @@ class LocalStore(Store):
             yield
 
     def staging(self, *, empty: bool) -> LocalStore:
-        """Return a staging store: a new hidden directory beside this one, for use with `commit`.
+        """Return a new staging store, for use with `commit`.
 
-        If `empty` is true, the staging store initially contains only ``.DS_Store`` and similar
-        files from the root of this store. Otherwise, it contains hard links to the objects of this
-        store. Hard links are safe, because objects are never changed in place.
+        The staging store is a hidden directory beside the directory of this store. If `empty` is
+        true, it initially contains only ``.DS_Store`` and similar files from the root of this
+        store. Otherwise, it contains hard links to the objects of this store, or copies if hard
+        links are impossible. Hard links are safe, because objects are never changed in place.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
@@ -327,7 +328,7 @@ class LocalStore(Store):
         """Replace this store atomically with `staging`, and remove the old directory.
 
         If the process is killed, at least one of the two stores is still complete. On a system that
-        cannot swap two directories atomically, both may be left under hidden names; see
+        cannot swap two directories atomically, both stores may be left under hidden names; see
         `replace_directory`.
 
         Raises
@@ -361,7 +362,7 @@ class LocalStore(Store):
         return system.file_identity(self.root)
 
     def is_within(self, other: Store) -> bool:
-        """Return whether `other` is a local directory that contains this one, at any depth."""
+        """Return whether `other` is a local directory that contains this store, at any depth."""
         parent = os.path.dirname(self.root)
         return isinstance(other, LocalStore) and system.is_inside(parent, other.root)
 

@@ -55,7 +55,8 @@ class Location:
         path nor a URL.
     medium, format, zarr_format
         The storage medium, the format and the Zarr version (``"1"``, ``"2"`` or ``"3"``) that the
-        URL fragment requests with ``mode=``. None if the fragment does not specify it.
+        URL fragment requests with ``mode=``. Each of the three is None if the fragment does not
+        request one.
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray
@@ -78,8 +79,8 @@ class Location:
         Whether the target is a store object that was opened read-only.
     target
         The path, URL or object that the caller passed. For a URL such as ``reference::x.json``, it
-        is only ``x.json``. For an obstore or zarr-python store that must be accessed with that
-        package, it is a `StoreObject`.
+        is only ``x.json``. For a store that must be accessed through obstore or zarr-python, it is
+        a `StoreObject`.
     """
 
     url: str = ""
@@ -123,10 +124,10 @@ class Location:
 
 
 class StoreObject(NamedTuple):
-    """A folder in an obstore or zarr-python store that must be accessed with that package.
+    """A folder in a store that must be accessed through obstore or zarr-python.
 
-    `unwrapped` is the location at which the same objects can be accessed without zarr-python, for
-    example the directory behind a `LoggingStore`, or None if no such location exists.
+    `unwrapped` is the location of the same objects for access without zarr-python. For example, it
+    is the directory behind a zarr-python `LoggingStore`. It is None if there is no such location.
     """
 
     store: Any
@@ -375,9 +376,10 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
 
 
 def _split_fragment(url: str) -> tuple[str, list[str], dict[str, str]]:
-    """Split a URL into the part before the fragment, the words of ``mode=``, and the other keys.
+    """Split a URL into the part before the fragment and the contents of the fragment.
 
-    The other keys are returned with their values. A word without a key also belongs to ``mode``.
+    Return three values: the part before the fragment, the words of ``mode=``, and a dict that maps
+    all other keys in the fragment to their values. A word without a key also belongs to ``mode``.
     For example, ``#zip`` means ``#mode=zip``.
     """
     base, mark, fragment = url.rpartition("#")

@@ -128,7 +128,8 @@ class MemoryStore(Store):
             raise UnsupportedError("the mapping is read-only", remedy=remedy, store=self.name)
         if self.copied:
             problem = (
-                "the worker process has only a copy of the dictionary; changes to it would be lost"
+                "the worker process has only a copy of the dictionary; changes to the copy would "
+                "be lost"
             )
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
         return self.mapping

@@ -67,8 +67,8 @@ class ObstoreClient(RemoteClient):
     substitute
         A function that returns an fsspec client for the same objects, for use with web servers.
         The fsspec client lists folders, and repeats any request whose response obstore rejects.
-        Once it has fetched such an object, it also fetches all further objects. None means that no
-        fsspec client is used.
+        After the fsspec client has successfully repeated a request for an object, all later calls
+        to `fetch` use the fsspec client directly. None means that no fsspec client is used.
     """
 
     pooled = True
@@ -208,7 +208,7 @@ class ObstoreClient(RemoteClient):
                 yield ListedObject(key, item["size"], version)
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the objects at `keys`, ignoring those that do not exist."""
+        """Remove the objects at `keys`, ignoring keys without an object."""
         paths = [self._path(key) for key in keys]
         removed = len(paths) > 1 and self._do(
             lambda: not self.store.delete(paths), "", missing=_ABSENT

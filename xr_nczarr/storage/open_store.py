@@ -323,14 +323,16 @@ def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
 
 
 def _check_chain(url: str) -> None:
-    """Raise UnsupportedError if fsspec would ignore a part of a chained URL.
+    """Raise UnsupportedError if fsspec could not open a chained URL, or would ignore a part of it.
 
-    fsspec ignores a path passed to a cache, and everything after a protocol that cannot wrap
-    another URL.
+    Each of the following is rejected:
 
-    Two other kinds of chained URLs are also rejected. One is a zip file within a zip file, if the
-    URL does not name the inner file. The other is a cache in front of another cache, because most
-    combinations of caches fail. Only ``simplecache`` may precede another cache.
+    - A cache with a path. fsspec would ignore the path.
+    - A protocol that is followed by another URL but cannot wrap one. fsspec would ignore all that
+      follows the protocol.
+    - A zip file within a zip file, if the URL does not name the inner zip file.
+    - A cache followed by another cache, because most combinations of caches fail. Only
+      ``simplecache`` may precede another cache.
     """
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
@@ -422,7 +424,10 @@ def _open_chain(
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge storage options. `overrides` takes precedence, even within ``client_kwargs``."""
+    """Merge storage options. If an option is in both mappings, its value in `overrides` is used.
+
+    If ``client_kwargs`` is in both mappings, its two dicts are merged in the same way.
+    """
     merged = {**options, **overrides}
     if "client_kwargs" in options and "client_kwargs" in overrides:
         merged["client_kwargs"] = {**options["client_kwargs"], **overrides["client_kwargs"]}

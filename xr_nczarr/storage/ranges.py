@@ -61,11 +61,11 @@ class MergedRange(NamedTuple):
 
 
 def check_range(item: ByteRange, store: str) -> None:
-    """Raise StorageError if a range is invalid, whatever the size of the object.
+    """Raise StorageError if a range is invalid, regardless of the size of the object.
 
-    A range is invalid if its length is negative. It is also invalid if its start counts from the
-    end of the object, and it extends beyond the end. `store` is the name of the store, for the
-    error message.
+    A range is invalid if its length is negative. A range that counts from the end of the object is
+    also invalid if it extends beyond the end. An example is a start of -4 with a length of 8.
+    `store` is the name of the store, for the error message.
     """
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
@@ -152,10 +152,10 @@ def resolve_suffix(item: ByteRange, size: int | None) -> ByteRange:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield the bytes of each range, cut out of the object that contains the range.
+    """Yield the bytes of each range, cut out of the object that the range belongs to.
 
-    `objects` contains one item for each range: all bytes of its object, or None if the object is
-    missing. For a range of a missing object, yield None.
+    `objects` contains one item for each range: the full content of the object that the range
+    belongs to, or None if this object is missing. For a range of a missing object, yield None.
 
     Raises
     ------

@@ -172,7 +172,11 @@ class RemoteStore(Store):
             yield response
 
     def _supported(self, requests: Sequence[ByteRange]) -> Sequence[ByteRange]:
-        """Replace suffix ranges with equivalent ranges if the client does not support them."""
+        """Return `requests` in a form that the client supports.
+
+        If the client does not support suffixes, each range that counts from the end of an object is
+        replaced by an equivalent range that counts from the beginning.
+        """
         if self._client.supports_suffixes:
             return requests
         sizes = self.sizes_of([item.key for item in requests if item.start < 0])
@@ -228,8 +232,8 @@ class RemoteStore(Store):
         """Return a string that changes whenever any object in the store changes.
 
         The string is computed from a listing of all objects. Return None if the server cannot list
-        objects or denies access to the listing, or if the listing does not show when an object
-        changes.
+        objects or denies access to the listing. Also return None if the listing does not contain a
+        version of each object; see `ListedObject`.
         """
         entries: list[ListedObject] | None = None
         with suppress(AccessDeniedError, UnsupportedError):

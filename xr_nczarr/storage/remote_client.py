@@ -125,7 +125,7 @@ class Connection(ABC):
     def identity(self) -> str:
         """An identifier shared by all connections to the same objects.
 
-        For local files that are read through fsspec, it is the identifier of `LocalStore`.
+        For local files that are read through fsspec, it equals `LocalStore.identity`.
         """
         url = unwrapped_url(self.name)
         path = local_path(url) if has_scheme(url) else None
@@ -141,7 +141,7 @@ def map_ahead(
 ) -> Iterator[_Result]:
     """Yield ``work(item)`` for each item, in order, with up to `count` calls in progress.
 
-    While the caller processes a result, the threads of `executor` compute the next ones.
+    While the caller processes a result, the threads of `executor` compute the next results.
     `count_after` is called with each result and returns the new value of `count`. Without
     `count_after`, `count` never changes.
     """
@@ -260,7 +260,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the objects at `keys`, ignoring those that do not exist."""
+        """Remove the objects at `keys`, ignoring keys without an object."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:

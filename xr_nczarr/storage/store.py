@@ -1,4 +1,4 @@
-"""The abstract base class of stores, with four basic methods and defaults for all others."""
+"""The abstract base class of stores: four basic methods, and defaults for most other methods."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ class Store(ABC):
     Stores are cheap to create, small when pickled, and usable after a fork.
 
     A subclass implements `fetch` and `list_names`, and also `put` and `delete` if the store is
-    writable. All other methods have default implementations based on these four, which a subclass
-    may override. The exceptions are `fetch_into` and `fetch_ranges_into`; see `reads_in_place`.
+    writable. The other methods have default implementations based on these four methods, and a
+    subclass may override them. Only `fetch_into` and `fetch_ranges_into` have no default
+    implementation; see `reads_in_place`.
 
     Attributes
     ----------
@@ -74,11 +75,11 @@ class Store(ABC):
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
         Whether changes are invisible until the caller commits them. If so, the store needs no
-        marker for an unfinished write. Metadata is then written before chunks, because icechunk
-        rejects chunks of unknown arrays.
+        marker for an unfinished write, and metadata is written before chunks. Chunks cannot be
+        written first, because icechunk rejects chunks of unknown arrays.
     returns_pages
-        Whether `fetch` returns a web page that a server sends in place of an object. If not, it
-        raises an error; see `probing`.
+        Whether `fetch` returns a web page that a server sends in place of an object. If not,
+        `fetch` raises an error; see `probing`.
     consolidated
         Whether one document contains all metadata, as in a parquet reference set. If so,
         consolidated metadata is not needed.
@@ -426,8 +427,8 @@ class Store(ABC):
     def lock(self, key: str) -> AbstractContextManager[None]:
         """Return a context manager that holds the writer lock of an object.
 
-        To change a part of an object, hold the lock from before the object is read until the
-        changed object has been written. If `key` is empty, the lock excludes all other writers of
+        To change a part of an object, acquire the lock before reading the object, and release it
+        after writing the changed object. If `key` is empty, the lock excludes all other writers of
         the store. In the default implementation, locks exclude only other threads of this process.
         """
         return _locks(f"{self.identity}\0{key}")

@@ -1,7 +1,7 @@
 """Wrap system calls for files, with replacements for calls that some operating systems lack.
 
-Other modules do not check which operating system they run on, but some of them depend on its path
-separator, ``os.sep``. The replacements are listed in docs/reference/versions.md.
+Other modules do not check which operating system they run on. However, some of them depend on the
+system's path separator, ``os.sep``. The replacements are listed in docs/reference/versions.md.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ def start_sync(descriptor: int, size: int) -> None:
 def sync_filesystem(path: str) -> None:
     """Flush the file system containing the directory `path` to disk.
 
-    On a system without ``syncfs``, each file has already been flushed (see `syncs_each`). There,
-    this function does nothing, except on macOS, where it flushes the drive's own cache.
+    On a system without ``syncfs``, each file has already been flushed (see `syncs_each`). In that
+    case, this function only flushes the drive's own cache on macOS, and does nothing elsewhere.
     """
     if _syncfs is None and _FULL_SYNC is None:
         return

@@ -96,7 +96,7 @@ def normalize(url: str) -> str:
 
 
 def unwrapped_url(url: str) -> str:
-    """Remove the protocol ``dir`` and all caches from a chained URL.
+    """Remove the ``dir`` protocol and all caching protocols from a chained URL.
 
     The resulting URL refers to the same objects.
 

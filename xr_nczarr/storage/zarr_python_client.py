@@ -128,11 +128,11 @@ class ZarrPythonClient(RemoteClient):
         return f"{self._data_id} {self.folder}"
 
     def _shared_token(self) -> str:
-        """Return a token that is shared by all clients of equal stores in this process.
+        """Return a token that is shared by all clients in this process whose stores are equal.
 
-        It is the token of the first of these clients. The stores only have to be equal, not
-        identical: for example, the `store` attribute of an icechunk session returns a new but equal
-        object at each access.
+        The result is the token of the first client whose store equals the store of this client. The
+        two stores need not be identical. For example, an icechunk session returns a new but equal
+        store each time its `store` attribute is accessed.
         """
         with _clients_lock:
             tokens = [item._data_id for item in _clients if item._innermost == self._innermost]
@@ -205,7 +205,7 @@ class ZarrPythonClient(RemoteClient):
             yield from self.below(f"{prefix}{name}/")
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the objects at `keys`, ignoring those that do not exist."""
+        """Remove the objects at `keys`, ignoring keys without an object."""
         self._run(self._delete, [key for key in keys if self._accepts(key)])
 
     def size(self, key: str) -> int | None:
@@ -244,7 +244,9 @@ class ZarrPythonClient(RemoteClient):
                 store=self.name,
             )
         if self._copied:
-            problem = "the worker process has only a copy of the store; changes to it would be lost"
+            problem = (
+                "the worker process has only a copy of the store; changes to the copy would be lost"
+            )
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _accepts(self, key: str) -> bool:
@@ -273,8 +275,7 @@ class ZarrPythonClient(RemoteClient):
         Raises
         ------
         NczarrError
-            If a call fails. If several calls fail, the error for the first of these items is
-            raised.
+            If a call fails. If several calls fail, the error for the first failed item is raised.
         """
         from zarr.core.sync import sync
 

@@ -98,7 +98,7 @@ class ZipStore(Store):
         return None if entry is None else entry.info.file_size
 
     def addresses(self, keys: Sequence[str]) -> dict[str, Address]:
-        """Map each key to the byte range of the zip file that contains its object.
+        """Map each key to the address of its object, which is a byte range of the zip file.
 
         Missing objects are omitted. If the zip file itself has no address, because it is in memory,
         the result is empty.
@@ -122,10 +122,10 @@ class ZipStore(Store):
         return {key: Address(file.url, *place) for file in files for key, place in places.items()}
 
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Map the key of each uncompressed object to its (offset, length) in the zip file.
+        """Map the key of each uncompressed object to the object's byte range in the zip file.
 
-        Keys of compressed and of missing objects are omitted. The offsets depend on the local
-        headers, which are all fetched at once.
+        A byte range is an (offset, length) pair. Compressed objects and missing objects are
+        omitted. The offsets depend on the local headers, which are all fetched at once.
         """
         entries = {key: self._entry(key) for key in keys}
         stored = {key: entry for key, entry in entries.items() if entry and not entry.deflated}

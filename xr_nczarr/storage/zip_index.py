@@ -59,10 +59,10 @@ class ZipContents:
     Attributes
     ----------
     entries
-        Mapping of keys to entries. Keys are relative to the directory, inside the zip file, that
-        contains the Zarr store.
+        Mapping of keys to entries. The keys are relative to the root of the Zarr store, which can
+        be a folder inside the zip file.
     keys
-        The sorted keys.
+        The sorted keys of `entries`.
 
     Raises
     ------
@@ -108,7 +108,10 @@ class ZipContents:
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> None:
-        """Move the current position to `offset` bytes from the start or the end of the file."""
+        """Move the current position to `offset` bytes from the start of the file.
+
+        If `whence` is ``os.SEEK_END``, `offset` counts from the end of the file instead.
+        """
         self._position = offset + (self._size if whence == os.SEEK_END else 0)
         if self._position < 0:
             raise OSError("cannot seek before the start of the file")
@@ -163,15 +166,15 @@ def _read_entries(source: Any, store: str) -> dict[str, ZipEntry]:
 def _folder(entries: Mapping[str, ZipEntry], first: str, archive: str) -> str:
     """Return the folder that contains the Zarr store, with a trailing slash, or "" for the root.
 
-    If all entries are in one folder, that folder contains the store. Otherwise, the store is at the
-    root of the zip file, unless all of the following conditions are met:
+    If all entries are in one folder, that folder contains the store. The folder named after the zip
+    file contains the store if all of the following conditions are met:
 
-    - The first entry is in a folder that is named after the zip file.
-    - This folder contains a ``.zgroup``.
-    - The only entry outside this folder is another ``.zgroup``, for a group without attributes.
+    - The first entry is in that folder.
+    - The folder contains a ``.zgroup``.
+    - The only entry outside the folder is another ``.zgroup``, for a group without attributes.
 
-    If they are met, this folder contains the store. netCDF-C reads the same folder, because it
-    always uses the folder of the first entry.
+    In both cases, netCDF-C reads the same folder, because it always uses the folder of the first
+    entry. In all other cases, the store is at the root of the zip file.
 
     `first` is the name of the first entry. `archive` is the name of the zip file, without ``.zip``.
     """
