@@ -425,9 +425,9 @@ def _unpickled(
 ) -> Connection:
     """Return the unpickled client, which is created by ``rebuild(filesystem, root)``.
 
-    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. Any
-    other process does not have the files, so an `UnreachableConnection` is returned there instead.
-    For all other kinds of filesystem, `process` is None.
+    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. The
+    files do not exist in any other process, so an `UnreachableConnection` is returned there. For
+    all other kinds of filesystem, `process` is None.
     """
     client = rebuild(filesystem, root)
     return client if process in (None, os.getpid()) else UnreachableConnection(client.name)

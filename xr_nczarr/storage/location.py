@@ -55,8 +55,8 @@ class Location:
         path nor a URL.
     medium, format, zarr_format
         The storage medium, the format and the Zarr version (``"1"``, ``"2"`` or ``"3"``) that the
-        URL fragment requests with ``mode=``. Each of the three is None if the fragment does not
-        request one.
+        URL fragment requests with ``mode=``. Each of these attributes is None if the fragment does
+        not specify it.
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray

@@ -328,8 +328,8 @@ def _check_chain(url: str) -> None:
     Each of the following is rejected:
 
     - A cache with a path. fsspec would ignore the path.
-    - A protocol that is followed by another URL but cannot wrap one. fsspec would ignore all that
-      follows the protocol.
+    - A protocol that is followed by another URL but cannot wrap one. fsspec would ignore the
+      rest of the URL.
     - A zip file within a zip file, if the URL does not name the inner zip file.
     - A cache followed by another cache, because most combinations of caches fail. Only
       ``simplecache`` may precede another cache.

@@ -125,7 +125,7 @@ class Connection(ABC):
     def identity(self) -> str:
         """An identifier shared by all connections to the same objects.
 
-        For local files that are read through fsspec, it equals `LocalStore.identity`.
+        For local files that are read through fsspec, the identifier equals `LocalStore.identity`.
         """
         url = unwrapped_url(self.name)
         path = local_path(url) if has_scheme(url) else None

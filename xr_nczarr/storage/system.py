@@ -243,8 +243,9 @@ def start_sync(descriptor: int, size: int) -> None:
 def sync_filesystem(path: str) -> None:
     """Flush the file system containing the directory `path` to disk.
 
-    On a system without ``syncfs``, each file has already been flushed (see `syncs_each`). In that
-    case, this function only flushes the drive's own cache on macOS, and does nothing elsewhere.
+    If the system has no ``syncfs``, each file has already been flushed (see `syncs_each`). On
+    macOS, which has no ``syncfs``, this function flushes the drive's own cache instead. On all
+    other systems without ``syncfs``, it does nothing.
     """
     if _syncfs is None and _FULL_SYNC is None:
         return
@@ -343,9 +344,10 @@ def _lock(descriptor: int) -> None:
 def _unlock(descriptor: int, path: str) -> None:
     """Remove the lock file at `path`. On Windows, release the lock instead.
 
-    On Windows, an open file cannot be removed, so `locked` removes it later. On other systems, the
-    lock is released when the caller closes `descriptor`. If the lock file was moved with its
-    directory, it is not removed. A lock file that cannot be removed can be reused.
+    On Windows, an open file cannot be removed, so `locked` removes the lock file later. On other
+    systems, the lock is released when the caller closes `descriptor`. If the lock file was moved
+    together with its directory, it is not removed. A lock file that cannot be removed is left in
+    place, and can be used again.
     """
     with suppress(OSError):
         if _fcntl is None:

@@ -34,7 +34,7 @@ class Trust(ABC):
         """Raise RefusedError if a filesystem must not be used for the store at `url`."""
 
     def remedy(self, location: str) -> str:  # noqa: ARG002 (for subclasses)
-        """Return advice on how to allow access to a location, or "" if it cannot be allowed."""
+        """Return advice on how to allow access to a location, or "" if there is no way to do so."""
         return ""
 
 

@@ -52,9 +52,9 @@ def is_rooted(path: str) -> bool:
 
 
 def protocol_names(protocol: str) -> tuple[str, ...]:
-    """Return all protocols that are interchangeable with `protocol`, including itself.
+    """Return `protocol` and all protocols that are interchangeable with it.
 
-    For all of them, fsspec uses the same filesystem with the same options.
+    For all protocols in the result, fsspec uses the same filesystem with the same options.
 
     Examples
     --------
@@ -140,7 +140,7 @@ def is_web(url: str) -> bool:
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Split a URL into its base and its query, including the ``?``.
+    """Split a URL into its base and its query, which begins with ``?``.
 
     The query is an empty string if the URL has none. URLs with schemes other than http and https
     have no query, so they are never split.

@@ -356,7 +356,7 @@ class ZarrPythonClient(RemoteClient):
         return listing
 
     async def _is_object(self, path: str, in_node: bool) -> bool:
-        """Return whether `path` is the key of an object, rather than of a folder, group or array.
+        """Return whether `path` refers to an object, rather than to a folder, group or array.
 
         `in_node` is true if the path is directly within a group or array of a Zarr v3 store.
         """

@@ -189,7 +189,7 @@ def _folder(entries: Mapping[str, ZipEntry], first: str, archive: str) -> str:
 
 
 def decode(data: Bytes, entry: ZipEntry, key: str, store: str) -> Bytes:
-    """Decompress and check the content of an entry.
+    """Return the content of an entry, after decompressing and checking it.
 
     `data` contains the bytes of the entry, starting with its local header.
 
