@@ -161,7 +161,7 @@ def test_importing_xr_nczarr_makes_references_module_available():
 
 
 @pytest.mark.parametrize("module", ["xr_nczarr", "xr_nczarr.backend.entrypoint"])
-def test_importing_engine_does_not_import_reading_layers(module):
+def test_importing_engine_does_not_import_layers_that_read_stores(module):
     """xarray imports the entry points of all engines, no matter which engine is used."""
     layers = {f"xr_nczarr.{name}" for name in ("storage", "chunks", "hierarchy", "references")}
     code = f"import sys, xarray, {module}; print(*({layers} & sys.modules.keys()))"

@@ -173,7 +173,7 @@ def test_time_coordinate_with_missing_chunk_gets_no_index(number, store, served)
 
 
 @pytest.mark.parametrize("attribute", IMPOSSIBLE)
-def test_warning_about_undecodable_variable_includes_attribute_name_even_if_its_chunk_is_missing(
+def test_warning_about_undecodable_variable_includes_attribute_name_even_if_chunk_is_missing(
     attribute, store
 ):
     change(store, "t", **IMPOSSIBLE[attribute])

@@ -361,7 +361,7 @@ def test_v3_metadata_is_preferred_even_if_v2_metadata_is_consolidated(tmp_path, 
 
 
 # Regression D20
-def test_info_lists_arrays_without_fill_value(tmp_path):
+def test_info_includes_note_about_arrays_without_fill_value(tmp_path):
     url = f"file://{tmp_path}/s#mode=nczarr,file"
     with netCDF4.Dataset(url, "w") as file:
         file.createDimension("x", 4)

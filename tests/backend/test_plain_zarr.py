@@ -168,7 +168,7 @@ def test_zero_fill_value_in_reference_set_is_not_masked_regardless_of_target_typ
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_use_zarr_fill_value_as_mask_option_determines_whether_zeros_in_reference_set_are_masked(
+def test_zeros_in_reference_set_are_masked_only_if_use_zarr_fill_value_as_mask_is_true(
     tmp_path, caplog, masks, expected
 ):
     path = zeros(tmp_path / "refs.json")
@@ -244,7 +244,7 @@ def test_loading_booleans_with_missing_values_raises_metadata_error(version):
         dataset.load()
 
 
-def test_use_zarr_fill_value_as_mask_option_also_applies_to_v3():
+def test_v3_fill_values_are_masked_only_if_use_zarr_fill_value_as_mask_is_true():
     store = written(3, data=np.arange(3), fill_value=1)
     assert opened(store).dtype == "int64"
     masked = opened(store, use_zarr_fill_value_as_mask=True)

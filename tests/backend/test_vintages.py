@@ -59,7 +59,9 @@ def test_dask_workers_read_stores_from_every_netcdf_c_release(
 
 
 @pytest.mark.parametrize(("release", "dialect"), DIALECTS.items())
-def test_encoding_and_info_report_store_dialect(tmp_path: Path, release: str, dialect: str) -> None:
+def test_store_dialect_is_reported_in_dataset_encoding_and_by_info(
+    tmp_path: Path, release: str, dialect: str
+) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
     assert xr.open_dataset(store, engine="nczarr").encoding["dialect"] == dialect
     assert xr_nczarr.info(store).dialect == dialect

@@ -138,7 +138,7 @@ def test_selections_by_label_and_position_are_equivalent(tmp_path, capsys):
     )
 
 
-def test_option_suggested_by_error_for_exceeded_limit_increases_limit(tmp_path, capsys):
+def test_error_for_exceeded_limit_suggests_option_that_increases_limit(tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0]), "u": ("x", [2.0])}), tmp_path / "s")
     store, other = str(tmp_path / "s"), str(tmp_path / "other")
     assert main(["info", store, "--limit", "max_nodes=1"]) == 2

@@ -138,7 +138,7 @@ ROUNDED_LARGE = {
 
 
 @pytest.mark.parametrize("rounding", ROUNDED)
-def test_casts_use_requested_rounding_mode(rounding):
+def test_casts_use_configured_rounding_mode(rounding):
     node = array_of("float32", cast_value("int8", rounding=rounding), BYTES, shape=(6,))
     assert stored(node, HALVES) == np.array(ROUNDED[rounding], "i1").tobytes().hex()
     node = array_of("uint64", cast_value("float64", rounding=rounding), LITTLE, shape=(2,))

@@ -518,7 +518,7 @@ def test_object_arrays_require_object_codec():
         make_codec([("a", "O")], (2,), ("vlen-utf8", {}))
 
 
-def test_check_codec_function_rejects_unknown_codecs_even_inside_shards():
+def test_codec_check_rejects_unknown_codecs_even_inside_shards():
     from xr_nczarr.model import ShardSpec
 
     check_codec(make_node("<f4", (2,), ("zlib", {"level": "nonsense"})))
@@ -621,7 +621,7 @@ def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
         make_codec("<i4", (4,), ("broken", {}))
 
 
-def test_filter_whose_byte_order_differs_from_that_of_array_dtype_is_rejected_in_v3():
+def test_filter_whose_byte_order_differs_from_array_byte_order_is_rejected_in_v3():
     codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
     node = make_node(">i4", (4,))
     with pytest.raises(UnsupportedError, match="byte order"):

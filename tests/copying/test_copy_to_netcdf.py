@@ -198,7 +198,9 @@ def test_arguments_not_applicable_to_netcdf_files_are_rejected(
     assert not list(tmp_path.glob("out*"))
 
 
-def test_copy_overwrites_only_netcdf_files_and_only_on_request(store: Path, tmp_path: Path) -> None:
+def test_copy_to_netcdf_file_overwrites_only_netcdf_files_and_only_on_request(
+    store: Path, tmp_path: Path
+) -> None:
     text, file = tmp_path / "text.nc", tmp_path / "out.nc"
     text.write_text("something")
     xr_nczarr.copy(store, file)

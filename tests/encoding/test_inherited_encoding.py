@@ -397,7 +397,9 @@ TEXTS = [
     ("times", "units"),
     [(["2000-01-02", "NaT"], "days since 2000-01-01"), ([86_400, "NaT"], "hours")],
 )
-def test_missing_times_do_not_become_reference_date(chunks, dtype, times, units):
+def test_missing_times_are_rejected_if_encoding_has_integer_dtype_without_fill_value(
+    chunks, dtype, times, units
+):
     # Small integers cannot represent xarray's NaT, which was once read back as 2000-01-01.
     if units == "hours" and dtype == "u4" and Version(xr.__version__) < Version("2025.12"):
         pytest.skip("this release of xarray does not decode unsigned time differences")
@@ -461,7 +463,7 @@ def test_requested_dtype_that_would_truncate_strings_is_rejected(texts, chunks):
         assert opened(target).t.astype(str).values.tolist()[-1] == "abcdef"
 
 
-def test_strings_requested_as_bytes_are_stored_as_utf8():
+def test_strings_with_bytes_dtype_in_encoding_are_stored_as_utf8():
     dataset, target = xr.Dataset({"t": ("x", ["\xe9"])}), {}
     xr_nczarr.to_nczarr(dataset, target, encoding={"t": {"dtype": "S2"}})
     assert opened(target).t.values.tolist() == [b"\xc3\xa9"]
@@ -470,7 +472,7 @@ def test_strings_requested_as_bytes_are_stored_as_utf8():
         xr_nczarr.to_nczarr(longer, {}, encoding={"t": {"dtype": "S3"}})
 
 
-def test_non_utf8_bytes_requested_as_text_are_rejected():
+def test_non_utf8_bytes_with_string_dtype_in_encoding_are_rejected():
     dataset = xr.Dataset({"t": ("x", [b"\xe9"])})
     with pytest.raises(ConflictError, match="not valid UTF-8"):
         xr_nczarr.to_nczarr(dataset, {}, encoding={"t": {"dtype": "U2"}})

@@ -33,7 +33,7 @@ TEXTS = ["ab", "c", "", "é€€", "x", "y" * 300]
     ],
     ids=str,
 )
-def test_longer_strings_can_be_appended(tmp_path, options, target, dask):
+def test_strings_longer_than_stored_width_can_be_appended(tmp_path, options, target, dask):
     path = target.format(tmp_path)
     for number, text in enumerate(TEXTS):
         first = xr.Dataset({"s": ("t", np.array([text], object)), "n": ("t", [number])})
@@ -65,7 +65,7 @@ def test_netcdf_c_reads_all_strings_after_longer_strings_are_appended(path, dial
 
 
 # Regression D58
-def test_longer_strings_can_replace_whole_variable_but_not_region(path):
+def test_strings_longer_than_stored_width_can_replace_whole_variable_but_not_region(path):
     to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
     longer = xr.Dataset({"s": ("t", np.array(["é€€", "d"], object))})
     assert_rejected(path, "8 bytes", longer, region={"t": slice(0, 2)})

@@ -51,7 +51,7 @@ def test_error_for_unrepresentable_time_includes_time_and_suggests_units(path, f
     [(np.timedelta64(1, "h"), "hours"), (np.timedelta64(90, "s"), "seconds")],
     ids=["hourly", "every 90 s"],
 )
-def test_suggested_encoding_can_represent_rejected_times(path, kind, step, units):
+def test_encoding_suggested_in_error_can_represent_rejected_times(path, kind, step, units):
     def hour(number):
         time = np.array([np.datetime64("2000-01-01", "ns") + number * step])
         if kind == "cftime":

@@ -80,7 +80,7 @@ def test_json_notation_in_consolidated_attributes_is_preserved():
 
 
 # Regression D17
-def test_render_json_function_escapes_only_required_characters():
+def test_rendered_json_escapes_only_characters_that_must_be_escaped():
     value = {"é": 'Ω"\\\x7f\n', "f": [0.1, 1e300, float("nan")]}
     assert render_json(value) == '{"é": "Ω\\"\\\\\x7f\\n", "f": [0.1, 1e+300, NaN]}'.encode()
 
@@ -143,7 +143,7 @@ def test_attributes_that_are_not_a_json_object_are_rejected():
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, 2**63, 10**400, [1], {}])
-def test_read_integer_function_accepts_only_integers_in_range(value):
+def test_values_that_are_not_integers_in_valid_range_are_rejected(value):
     with pytest.raises(MetadataError) as raised:
         read_integer(value, "shape")
     assert raised.value.place == "shape"
@@ -151,7 +151,7 @@ def test_read_integer_function_accepts_only_integers_in_range(value):
         read_lengths([3, value], "shape")
 
 
-def test_read_lengths_function_rejects_excessive_rank_or_element_count():
+def test_shapes_with_excessive_rank_or_element_count_are_rejected():
     assert read_lengths([], "shape") == ()
     assert read_lengths([0, 2**62], "shape") == (0, 2**62)
     for shape in ([2**32, 2**31], [0, 2**62, 2], [1] * 65):
@@ -193,7 +193,7 @@ def test_error_messages_truncate_long_values():
     assert len(str(raised.value)) < 300
 
 
-def test_literal_method_finds_only_top_level_members():
+def test_json_text_can_be_looked_up_only_for_top_level_members():
     text = json.dumps({"a": {"b": "}"}, "b": 1, "{": {"b": 2}})
     document = Document("k", text.encode())
     assert document.literal("b") == "1"

@@ -179,7 +179,7 @@ def test_error_for_unsupported_transpose_includes_requested_zarr_version(version
         FORMATS[version].render_node(replace(node, codecs=(identity,)))
 
 
-def test_v1_rejects_group_attributes():
+def test_group_attributes_are_rejected_in_v1():
     with pytest.raises(UnsupportedError, match="group"):
         v1.render_node(GroupNode(path="/", attributes=Attributes({"a": 1})))
     with pytest.raises(MetadataError):

@@ -147,7 +147,7 @@ def test_unknown_group_members_and_metadata_objects_round_trip():
     assert rendered == {key: held[key] for key in (".zgroup", ".zattrs", ".nczgroup")}
 
 
-def test_parse_node_function_returns_none_if_there_is_neither_zarray_nor_zgroup():
+def test_attributes_document_alone_is_not_recognized_as_v2_node():
     assert v2.parse_node("/v", {}) is None
     assert v2.parse_node("/v", documents(**{"v/.zattrs": {}})) is None
     assert not v2.recognizes(documents(**{".zattrs": {}, "zarr.json": {}}))

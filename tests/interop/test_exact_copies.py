@@ -129,7 +129,7 @@ def test_netcdf_c_reads_same_content_from_netcdf_file_and_its_copy(
 
 
 @pytest.mark.parametrize("through", [None, ("2", "nczarr"), ("3", "nczarr")], ids=str)
-def test_netcdf_c_reads_same_content_if_netcdf_file_is_copied_directly_or_via_store(
+def test_netcdf_c_reads_same_content_whether_netcdf_file_is_copied_directly_or_via_store(
     source: Path, through: tuple[str, str] | None, tmp_path: Path
 ) -> None:
     target = tmp_path / "copy.nc"
@@ -296,7 +296,7 @@ def test_netcdf_variables_with_trailing_fill_values_are_read_in_few_calls(
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_copy_and_upgrade_keep_type_of_string_attributes_with_zero_elements(
+def test_string_attributes_with_zero_elements_keep_type_when_store_is_copied_and_upgraded(
     dialect: str, tmp_path: Path
 ) -> None:
     source, store, file = (tmp_path / name for name in ("source.nc", "store", "file.nc"))

@@ -259,7 +259,7 @@ def test_scalars_written_by_xr_nczarr_are_readable_by_all_v3_readers(tmp_path):
         ("end", by_tensorstore),
     ],
 )
-def test_other_readers_read_chunks_with_crc32c_checksum_at_either_end(location, read, tmp_path):
+def test_other_readers_read_chunks_with_crc32c_checksum_at_start_or_end(location, read, tmp_path):
     dataset = xr.Dataset({"v": ("x", np.arange(4.0))})
     encoding = {"v": {"codecs": [{"id": "crc32c", "location": location}]}}
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding, zarr_format=3)

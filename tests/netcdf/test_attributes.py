@@ -255,6 +255,6 @@ def test_non_utf8_bytes_round_trip():
 # Regression D67
 @pytest.mark.parametrize("value", [None, math.nan, 5, "a\0b", "\ud800"])
 @pytest.mark.parametrize("beside", [[], ["text"], [b"bytes"]])
-def test_encode_strings_function_rejects_values_that_are_not_valid_text(value, beside):
+def test_values_that_are_not_valid_text_cannot_be_encoded_as_strings(value, beside):
     with pytest.raises(ConflictError):
         encode_strings(np.array([*beside, value], object), 5)

@@ -467,7 +467,9 @@ def test_arbitrary_json_in_array_annotation_affects_only_its_variable(member, va
 
 @pytest.mark.parametrize("value", ANY_JSON, ids=repr)
 @pytest.mark.parametrize("member", ["dimensions", "arrays", "groups", "size", None])
-def test_arbitrary_json_in_group_annotation_affects_only_dependent_variables(member, value):
+def test_arbitrary_json_in_group_annotation_breaks_only_variables_with_invalid_dimensions(
+    member, value
+):
     annotation = {"dimensions": {"x": 2}, "arrays": ["v"], "groups": [], member: value}
     if member == "size":
         annotation = {"dimensions": {"y": value, "z": {"size": value}, "x": 2}}

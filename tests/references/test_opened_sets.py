@@ -199,7 +199,7 @@ class TestTargets:
 class TestStore:
     """The store of a reference set."""
 
-    def test_fetch_method_returns_values_in_order_of_requested_keys(self, served, data_copy):
+    def test_values_are_fetched_in_order_of_requested_keys(self, served, data_copy):
         document = version0(str(data_copy)) | {
             "web": [f"{served.url}/data.bin", 9, 4],
             "whole": [str(data_copy)],
@@ -452,7 +452,7 @@ class TestTrust:
         )
         assert targets.url(url) == expected
 
-    def test_allow_option_permits_references_to_local_folder(self, served, tmp_path):
+    def test_local_folder_listed_in_allow_option_can_be_referenced(self, served, tmp_path):
         copy = tmp_path / "copy.bin"
         with open(f"{served.root}/data.bin", "rb") as file:
             copy.write_bytes(file.read())
@@ -617,7 +617,7 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_missing_status_option_applies_to_reference_document(self, served, options, error):
+    def test_option_missing_status_applies_to_reference_document(self, served, options, error):
         served.fault("status", status=403, times=None)
         with pytest.raises(error):
             read(f"{served.url}/refs.json", **options)
@@ -651,7 +651,7 @@ class TestOptions:
         options = {"asynchronous": False, "max_gap": 5, "simple_templates": True, "lazy": True}
         assert read(version0(str(data)), remote_protocol="file", **options) == VALUES.tolist()
 
-    def test_references_with_protocol_from_remote_protocol_option_are_allowed(self):
+    def test_references_through_protocol_given_in_remote_protocol_option_are_allowed(self):
         options = ReferenceOptions.of(
             Access(storage_options={"remote_protocol": "s3", "remote_options": {"anon": 1}})
         )

@@ -428,7 +428,7 @@ def test_reference_document_size_is_limited():
         parse_references(EXAMPLE, limits=Limits(max_consolidated_bytes=100))
 
 
-def test_expand_function_accepts_limits_as_object_or_mapping():
+def test_limits_for_expansion_can_be_passed_as_object_or_mapping():
     for limits in ({"max_consolidated_bytes": 100}, Limits(max_consolidated_bytes=100)):
         with pytest.raises(LimitError, match=r"pass limits=Limits\(max_consolidated_bytes=…\)"):
             expand(EXAMPLE, limits=limits)
@@ -436,7 +436,7 @@ def test_expand_function_accepts_limits_as_object_or_mapping():
         expand(EXAMPLE, limits={"max_nods": 1})
 
 
-def test_names_method_lists_direct_children():
+def test_names_of_references_are_listed_one_level_at_a_time():
     references = parse_references(
         version1(
             refs={".zgroup": "{}", "a/.zarray": "{}", "a/0": ["u"], "a/b/c/0": ["u"], "a-b/0": "x"},

@@ -258,7 +258,7 @@ def test_pickled_subset_contains_only_its_columns():
     assert dict(pickle.loads(travelled).items()) == dict(part.items())
 
 
-def test_names_method_omits_chunks_stored_in_tables():
+def test_listed_names_do_not_include_chunks_stored_in_tables():
     references = parse_references(SETS["two arrays"])
     assert references.names() == ([], ["g", "t"])
     assert references.names("t/") == ([".zarray"], [])

@@ -241,7 +241,7 @@ def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server
     )
 
 
-def test_max_nodes_limit_applies_to_references_to_store_that_cannot_be_listed(
+def test_writing_references_to_store_that_cannot_be_listed_respects_max_nodes_limit(
     tmp_path, http_server
 ):
     xr_nczarr.to_nczarr(xr.Dataset({"a": 1, "b": 2}), f"{http_server.root}/store")
@@ -419,7 +419,7 @@ def test_references_to_s3_stores_can_be_written_to_s3(tmp_path, s3_server):
     ],
     ids=["option", "group"],
 )
-def test_target_with_parts_that_have_no_effect_is_rejected(tmp_path, target, options, message):
+def test_target_with_unused_option_or_group_is_rejected(tmp_path, target, options, message):
     regular(tmp_path / "store")
     with pytest.raises(UnsupportedError, match=message):
         write(tmp_path / "store", target.format(tmp_path / "set.json"), target_options=options)

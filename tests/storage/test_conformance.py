@@ -119,7 +119,7 @@ def as_bytes(answers: Iterator[bytes | None]) -> list[bytes | None]:
     return [None if answer is None else bytes(answer) for answer in answers]
 
 
-def test_fetch_method_returns_objects_in_order_of_requested_keys(
+def test_objects_are_fetched_in_order_of_requested_keys(
     store: Store,
 ) -> None:
     keys = [*reversed(OBJECTS), "a/9.9", "none/0", *OBJECTS, "a/0.0"]
@@ -151,7 +151,7 @@ def test_error_for_out_of_bounds_range_includes_key(store: Store, start: int) ->
     assert caught.value.store == store.name
 
 
-def test_fetching_hundreds_of_keys_preserves_order(store: Store) -> None:
+def test_hundreds_of_objects_are_fetched_in_order_of_requested_keys(store: Store) -> None:
     keys = list(OBJECTS) * 40
     assert as_bytes(store.fetch(keys)) == [OBJECTS[key] for key in keys]
 
@@ -170,7 +170,7 @@ def test_keys_other_than_plain_relative_paths_are_rejected(store: Store, key: st
             action()
 
 
-def test_list_names_method_returns_sorted_names_of_one_level(store: Store) -> None:
+def test_listing_store_returns_sorted_names_of_one_level(store: Store) -> None:
     if "http" in store.name and "zip" not in store.name:
         with pytest.raises(UnsupportedError, match="Consolidate"):
             store.list_names("")
@@ -187,7 +187,7 @@ def test_pickled_stores_are_small_and_read_same_objects(store: Store) -> None:
     assert as_bytes(pickle.loads(data).fetch(["a/0.0", "no"])) == [OBJECTS["a/0.0"], None]
 
 
-def test_put_method_replaces_objects_and_accepts_any_buffer(writable: Store) -> None:
+def test_objects_can_be_replaced_with_contents_of_any_buffer(writable: Store) -> None:
     writable.put([("a/0.0", memoryview(b"new")), ("n/e/w", bytearray(b"1")), ("empty", b"")])
     assert as_bytes(writable.fetch(["a/0.0", "n/e/w", "empty"])) == [b"new", b"1", b""]
     assert as_bytes(writable.fetch([".zgroup"])) == [b"{}"]
@@ -209,7 +209,9 @@ def test_unpickled_store_lists_and_reads_objects_written_later(writable: Store) 
     assert as_bytes(reader.fetch(["a/7"])) == [b"new"]
 
 
-def test_delete_method_removes_object_or_everything_under_prefix(writable: Store) -> None:
+def test_deleting_key_removes_object_and_deleting_prefix_removes_everything_under_it(
+    writable: Store,
+) -> None:
     writable.put([("ab", b"1"), ("a*/x", b"2")])
     writable.delete("a/0.0")
     writable.delete("a/0.0")

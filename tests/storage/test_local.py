@@ -411,13 +411,13 @@ def test_zip_file_is_synced_before_rename(tmp_path: Path, synced: list[str]) -> 
     assert synced == ["temporary", tmp_path.name]
 
 
-def test_flush_method_syncs_whole_file_system(store: LocalStore) -> None:
+def test_flushing_store_syncs_whole_file_system(store: LocalStore) -> None:
     store.flush()
     with pytest.raises(FileNotFoundError):
         system.sync_filesystem(f"{store.root}/none")
 
 
-def test_flush_method_empties_drive_cache_on_macos(
+def test_flushing_store_empties_drive_cache_on_macos(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
@@ -620,7 +620,7 @@ def test_names_indistinguishable_on_file_system_are_rejected(
     to_nczarr(both[["A"]], tmp_path / "store", mode="w")
 
 
-def test_is_inside_function_compares_whole_path_components(tmp_path: Path) -> None:
+def test_path_is_inside_folder_only_if_whole_path_components_match(tmp_path: Path) -> None:
     folder = str(tmp_path / "a")
     os.makedirs(f"{folder}/b")
     os.symlink(folder, tmp_path / "link")

@@ -300,7 +300,7 @@ def error_of_reading(pickled: bytes) -> str:
     return ""
 
 
-def test_stores_without_consolidated_metadata_can_be_opened_with_consolidated_true() -> None:
+def test_stores_that_do_not_support_consolidated_metadata_open_with_consolidated_true() -> None:
     class UnconsolidatedStore(WrapperStore[MemoryStore]):
         @property
         def supports_consolidated_metadata(self) -> bool:

@@ -158,7 +158,7 @@ def test_displayed_urls_hide_secrets() -> None:
         assert "pw" not in repr(store)
 
 
-def test_open_store_function_detects_kind_of_store(tmp_path: Path) -> None:
+def test_kind_of_store_is_detected_when_store_is_opened(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "anything", "w") as file:
         file.writestr(".zgroup", "{}")
     (tmp_path / "looks.zip").mkdir()

@@ -328,7 +328,7 @@ def test_explain_counts_chunks_above_limit_without_enumerating_them(step):
     "selection",
     [slice(None), slice(3, 3), slice(7, None, 5), slice(90, 10, -11), np.array([5, 99, 6, -1]), 4],
 )
-def test_count_touched_function_returns_number_of_planned_chunks(selection):
+def test_number_of_touched_chunks_equals_number_of_planned_chunks(selection):
     for chunk in (1, 3, 10, 200):
         plan = plan_selection([100], [chunk], [selection])
         assert count_touched([100], [chunk], [selection]) == plan.count

@@ -277,7 +277,7 @@ def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:
         xr_nczarr.consolidate(store)
 
 
-def test_commands_upgrade_consolidate_and_references_accept_stores_from_netcdf_c(
+def test_stores_from_netcdf_c_can_be_passed_to_upgrade_consolidate_and_references_commands(
     tmp_path: Path, capsys
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.9.0"), "4.9.0")
@@ -292,14 +292,14 @@ def test_commands_upgrade_consolidate_and_references_accept_stores_from_netcdf_c
     assert "nczarr upgrade:" in capsys.readouterr().err
 
 
-def test_upgrade_and_consolidate_reject_plain_http_urls(http_server, capsys) -> None:
+def test_plain_http_stores_cannot_be_upgraded_or_consolidated(http_server, capsys) -> None:
     write_vintage(Path(http_server.root) / "store", numbers("4.10"), "4.10")
     for command in ("upgrade", "consolidate"):
         assert main([command, f"{http_server.url}/store"]) == 2
         assert "plain HTTP is read-only" in capsys.readouterr().err
 
 
-def test_upgrade_and_consolidate_reject_reference_sets(tmp_path: Path, capsys) -> None:
+def test_reference_sets_cannot_be_upgraded_or_consolidated(tmp_path: Path, capsys) -> None:
     write_vintage(tmp_path / "store", numbers("4.10"), "4.10")
     xr_nczarr.references.write(tmp_path / "store", tmp_path / "set.json")
     for command in ("upgrade", "consolidate"):

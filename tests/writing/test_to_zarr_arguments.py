@@ -231,7 +231,7 @@ def test_plain_zarr_attributes_equal_those_stored_by_to_zarr(tmp_path, value, ve
     assert documents(tmp_path / "a") == documents(tmp_path / "b")
 
 
-def test_numpy_numbers_in_lists_and_dicts_are_stored_as_json():
+def test_numpy_numbers_in_list_and_dict_attributes_are_stored_as_json_numbers():
     store = {}
     to_nczarr(
         xr.Dataset(attrs={"a": [np.float32(0.5)], "b": {"c": np.arange(2)}}), store, dialect="zarr"
