@@ -303,7 +303,7 @@ def test_xr_nczarr_storage_option_of_wrong_type_is_rejected(option, value, tmp_p
         xr.open_dataset(tmp_path, engine="nczarr", storage_options={option: value})
 
 
-def test_options_accept_numpy_scalars():
+def test_numpy_scalars_are_accepted_as_option_values():
     store = {".zgroup": b'{"zarr_format": 2}'}
     limits = {"max_nodes": np.int64(7), "max_chunk_bytes": 1e9}
     options = {"use_zarr_fill_value_as_mask": np.False_, "limits": limits}

@@ -633,7 +633,9 @@ def test_coordinate_along_unlimited_dimension_gets_large_chunks(dims, grown, exp
 # `to_zarr` rounds -9.9 to -9, which is then read as missing.
 @pytest.mark.parametrize("options", [{}, {"dialect": "zarr"}], ids=["nczarr", "zarr"])
 @pytest.mark.parametrize("mark", [-9.9, 1e6])
-def test_inherited_missing_value_that_dtype_cannot_represent_masks_nothing(mark, options):
+def test_values_are_not_masked_by_inherited_missing_value_that_dtype_cannot_represent(
+    mark, options
+):
     source = xr.Dataset({"v": ("x", np.array([-9, -10, 64], "i2"), {"missing_value": mark})})
     decoded = xr.decode_cf(source)
     assert not decoded.v.isnull().any()

@@ -732,7 +732,7 @@ def test_error_for_required_unknown_extension_includes_its_name(path, extension)
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_rewriting_attributes_preserves_json(path, version):
+def test_json_attributes_are_preserved_when_other_attributes_are_rewritten(path, version):
     attributes = {"json": {"a": [1]}, "nothing": None, "true": True, "n": 5}
     group = zarr.create_group(path, zarr_format=version, attributes=attributes)
     group.create_array("v", shape=(4,), chunks=(2,), dtype="i4", dimension_names=None)

@@ -288,7 +288,7 @@ class TestStore:
                 assert (at_once is not None) == (len(wanted) > 9 and None not in by_key)
 
     @pytest.mark.parametrize("damage", ["gone", "cut", "refused", "large", "empty"])
-    def test_chunks_fetched_together_or_separately_raise_same_errors(self, tmp_path, damage):
+    def test_fetching_chunks_together_or_separately_raises_same_errors(self, tmp_path, damage):
         data, short = tmp_path / "a.bin", tmp_path / "b.bin"
         data.write_bytes(bytes(200))
         short.write_bytes(b"1")

@@ -190,7 +190,7 @@ def test_fsspec_is_chosen_for_environment_variables_without_obstore_equivalent(
         open_store(url, storage_options={**options, **OBSTORE}, must_exist=False)
 
 
-def test_error_includes_name_of_azure_option_that_obstore_lacks() -> None:
+def test_error_for_azure_option_unsupported_by_obstore_includes_option_name() -> None:
     options = {"connection_string": "AccountName=a;AccountKey=eA==", **OBSTORE}
     with pytest.raises(UnsupportedError, match="support the storage option connection_string"):
         open_store("az://container/a", storage_options=options)
@@ -513,7 +513,7 @@ def test_object_is_created_even_if_server_lacks_conditional_writes(
     assert s3_server.objects() == {"s/x": b"1"}
 
 
-def test_store_with_size_limit_keeps_client_if_environment_variables_change(
+def test_adding_size_limit_to_store_keeps_client_even_if_environment_variables_change(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**s3_server.storage_options, "client": "obstore"}

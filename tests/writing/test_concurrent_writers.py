@@ -77,7 +77,7 @@ def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
     ],
     ids=["append", "region", "part of a region", "overwrite"],
 )
-def test_delayed_write_stores_its_values_even_if_it_is_computed_after_append(
+def test_delayed_write_stores_correct_values_even_if_computed_after_append(
     tmp_path, late, options, expected, layout
 ):
     """The delayed write knows only the length that the array had when the write started."""
