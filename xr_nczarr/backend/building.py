@@ -158,9 +158,8 @@ def _read_coordinates(
     Return two dicts keyed by name. The first contains the values of the coordinates. The second
     contains an error for each coordinate that cannot be read or decoded.
 
-    The second dict never contains a coordinate that is opened without decoding
-    (`source.as_stored`). If one of the chunks of such a coordinate is missing or unreadable, the
-    coordinate is left out of both dicts. A coordinate without elements is also left out.
+    Both dicts leave out coordinates without elements. They also leave out each coordinate that is
+    opened without decoding (`source.as_stored`) and has a missing or unreadable chunk.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}

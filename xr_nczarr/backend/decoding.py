@@ -212,9 +212,9 @@ def find_undecodable(
     ) -> Exception | None:
         """Return the error that decoding a variable raises, or None if decoding succeeds.
 
-        The variable is decoded alone or, if it contains bounds, together with the variables that
-        the bounds belong to (`owners`). If `without` is passed, the attribute with that name is
-        removed first. If `zeros` is True, the values are replaced with zeros.
+        If `owners` are passed, the variable is decoded together with them. They are the variables
+        whose ``bounds`` attribute names it. Otherwise, the variable is decoded alone. `without` is
+        the name of an attribute to remove first. If `zeros` is True, all values become zero.
         """
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)

@@ -227,10 +227,12 @@ class StoredGroup:
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
         """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns.
 
-        In plain Zarr v3, NumPy numbers become Python numbers. In plain Zarr v1 and v2, NumPy
-        numbers become Python numbers only if the array has no Zarr ``fill_value``. All other values
-        are returned unchanged. With ``_Unsigned="false"``, an unsigned number that does not fit the
-        signed dtype also stays a NumPy number, because xarray would fail on a Python number.
+        In plain Zarr v3, NumPy numbers become Python numbers. In plain Zarr v1 and v2, they become
+        Python numbers only if the array has no Zarr ``fill_value``. All other values are returned
+        unchanged.
+
+        There is one exception. If the attribute ``_Unsigned`` is ``"false"``, an unsigned number
+        that does not fit the signed dtype is not converted. xarray would fail on a Python number.
         """
         node = variable.node
         assert node is not None

@@ -93,10 +93,10 @@ def as_declared(
 ) -> Any:
     """Convert times to the dtype that xarray declared for the variable.
 
-    Values of a variable that was not declared as times are returned unchanged.
+    If `declared` is not a time dtype, the values are returned unchanged.
 
     dask assumes that each block has the declared dtype. If a block had another dtype, dask would
-    convert the blocks to a common dtype, and thereby change times.
+    convert all blocks to a common dtype, and this conversion could change the times.
 
     Times stored as floats are rounded to the declared unit if rounding changes them by no more than
     the precision of the floats. For example, 10 minutes may be stored as 9.999999999 minutes.

@@ -20,7 +20,7 @@ _FUNCTION = re.compile(r"\bxr_nczarr\.(\w+) \((nczarr \1)\)")
 
 
 class UsageError(Exception):
-    """The error raised if a command line is invalid, whatever the stores contain."""
+    """The error raised if a command line is invalid, regardless of what the stores contain."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -171,8 +171,8 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
     Raises
     ------
     UsageError
-        If a value passed to ``--option`` is invalid, or a value passed to ``--storage-option`` or
-        to a similar option, such as ``--target-option``.
+        If the value of ``--option`` is invalid. Also if the value of an option that sets storage
+        options, such as ``--storage-option`` or ``--target-option``, is invalid.
     """
     names = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in names}
@@ -265,8 +265,8 @@ def selection(text: str) -> dict[str, Any]:
         if not name or not places or name in by_name:
             raise invalid_value(
                 text,
-                "DIM=VALUE pairs with different dimensions. Write, for example, time=0:10 or "
-                "lat=3,lon=::2 or time=2000-01/2000-03,lat=45.5",
+                "DIM=VALUE pairs that name each dimension only once. Write, for example, "
+                "time=0:10 or lat=3,lon=::2 or time=2000-01/2000-03,lat=45.5",
             )
         by_name[name] = _places(places)
     return by_name
