@@ -139,7 +139,7 @@ class _Writer:
         """Return a copy of `node` with the dtype, fill value and shape to store for `variable`.
 
         The dtype, fill value and shape of `node` itself describe the array as netCDF interprets it.
-        Those of the copy can differ.
+        The copy describes the array as it is stored, which can differ.
         """
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         if not is_fill_value(declared, node.dtype):  # invalid, as reported when the source was read
@@ -374,10 +374,10 @@ def _members(
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
     """Yield the location, value and layout of a member in each annotation that contains it.
 
-    Only annotations at `places` are searched. Each yielded tuple contains the part of the node that
-    contains the annotation, the annotation's name, the member's name and value, and the layout.
-    `member` is the name of a `Vintage` field, such as ``"arrays"``. The member's name in the
-    annotation can be different.
+    Only annotations at `places` are searched. Each yielded tuple starts with the part of the node
+    in which the annotation is stored, such as ``"attributes"``. The annotation's name, the member's
+    name, the member's value and the layout follow. `member` is the name of a `Vintage` field, such
+    as ``"arrays"``. The member's name in the annotation can be different.
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None

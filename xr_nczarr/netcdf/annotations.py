@@ -148,8 +148,9 @@ Places = Mapping[tuple[Holder, str], Vintage]
 def _places(holder: str, name: str) -> Places:
     """Map each possible location of an annotation to the newest layout that uses this location.
 
-    A location consists of the part of a node that contains the annotation, and the annotation's
-    name. `holder` and `name` are the names of the `Vintage` fields that specify them.
+    A location is a pair: the part of a node in which the annotation is stored, such as
+    ``"attributes"``, and the annotation's name. `holder` is the name of the `Vintage` field that
+    contains the part, and `name` is the name of the field that contains the annotation's name.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
@@ -250,9 +251,9 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 def stored_annotations(node: Node, places: Places) -> Iterator[tuple[Holder, str, Vintage, Json]]:
     """Yield each annotation of a node, with its location and layout.
 
-    Each yielded tuple contains the part of the node that contains the annotation, the annotation's
-    name, its layout and its value. Annotations are looked up at the locations in `places`, starting
-    with the newest layout.
+    Each yielded tuple starts with the part of the node in which the annotation is stored, such as
+    ``"attributes"``. The annotation's name, layout and value follow. Annotations are looked up at
+    the locations in `places`, starting with the newest layout.
     """
     for (holder, name), vintage in places.items():
         members = getattr(node, holder)
@@ -419,8 +420,8 @@ def document_key(node: Node, place: str | None, zarr: Format) -> str | None:
 def is_universal(root: Node | None) -> bool:
     """Return whether the store with this root was written in the dialect ``universal``.
 
-    Only in this dialect is the superblock both in the attributes of the root and in the members of
-    the root's main document.
+    Only this dialect stores the superblock twice: in the attributes of the root, and in the members
+    of the root's main document.
     """
     name = NEWEST.superblock
     return root is not None and name in root.members and name in root.attributes

@@ -123,8 +123,8 @@ def _inferred(items: list[Json]) -> Any:
     """Convert untyped JSON values to the netCDF type that netCDF-C infers for them.
 
     Integers become the first of int32, int64 and uint64 that can represent all of them. Booleans
-    become uint8, and other numbers float64. A list of strings is returned unchanged. Return None
-    for any other values, which netCDF-C keeps as JSON text.
+    become uint8, and other numbers become float64. A list of strings is returned unchanged. Return
+    None for any other values, which netCDF-C keeps as JSON text.
     """
     kinds = set(map(type, items))
     if kinds == {bool}:
@@ -216,9 +216,9 @@ def decode_fill_value(
     is_text
         Whether the variable contains netCDF characters or strings.
     in_base64
-        Whether byte strings are in Base64, which xarray writes in Zarr versions that require a fill
-        value. netCDF text is never decoded from Base64. If True, an integer is also accepted, as
-        the code of a single byte.
+        Whether byte strings are encoded in Base64. xarray does this in Zarr versions that require a
+        fill value. netCDF text is never decoded from Base64. If True, a single byte can also be an
+        integer, such as 65 for ``b"A"``.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:

@@ -103,9 +103,9 @@ class Variable:
         """The value of elements in missing chunks, or None if the variable has no readable array.
 
         If the array declares no fill value, this is zero for numbers, and an empty value (such as
-        an empty string) for all other types. Zero agrees with other programs: netCDF-C reads
-        missing chunks of such arrays as zeros, too, and zarr-python does not write the chunks of
-        such arrays that contain only zeros.
+        an empty string) for all other types. In arrays without a fill value, other programs treat
+        missing chunks as zeros, too: netCDF-C reads them as zeros, and zarr-python does not write
+        chunks that contain only zeros.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value

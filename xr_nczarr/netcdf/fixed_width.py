@@ -1,7 +1,7 @@
 """Encode and decode fixed-width netCDF strings, which are UTF-8 padded with NUL bytes.
 
 Strings are never truncated. Bytes that are not UTF-8, such as Latin-1 text from an older program,
-are decoded to lone surrogates, so that they round-trip. Python treats file names in the same way.
+are decoded to lone surrogates, as Python does for file names. Encoding restores the original bytes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def encode_strings(values: NDArray[Any], width: int) -> NDArray[np.bytes_]:
     Raises
     ------
     ConflictError
-        If a value is neither str nor bytes, is a str that contains a NUL character or invalid
-        Unicode, or is longer than `width` bytes.
+        If a value is longer than `width` bytes, or cannot be encoded; see `encoded_items`.
     """
     encoded = encoded_items(values.ravel().tolist())
     longest = max(map(len, encoded), default=0)
@@ -54,8 +53,8 @@ def encoded_items(items: list[Any]) -> list[bytes]:
     Raises
     ------
     ConflictError
-        If an item is neither str nor bytes, or is a str that contains invalid Unicode or a NUL
-        character. A NUL character would end the netCDF string.
+        If an item is neither str nor bytes. Also if a str contains invalid Unicode, or a NUL
+        character, which would end the netCDF string.
     """
     try:  # encoding all strings together takes a fifth of the time
         encoded = "\0".join(items).encode("utf-8", "surrogateescape").split(b"\0")
@@ -69,7 +68,8 @@ def _encoded_item(value: object) -> bytes:
         return value
     if not isinstance(value, str):
         raise ConflictError(
-            f"an array of strings contains a value of type {quote(type(value).__name__)}"
+            f"an array of strings contains a value of type {quote(type(value).__name__)}; "
+            "expected str or bytes"
         )
     if "\0" in value:
         raise ConflictError(

@@ -69,12 +69,12 @@ def interpret(
         Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
         variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
         whether a `_FillValue` was declared. None means False in plain Zarr v3. In plain v1 and v2,
-        None means True, except for certain fill values. If netCDF-C wrote the store, these are zero
-        and netCDF's default fill values. Otherwise, they are those that `zero_masks` excludes.
+        None means True, except for certain fill values. In stores written by netCDF-C, zero and
+        netCDF's default fill values do not become `_FillValue`. For other stores, see `zero_masks`.
     zero_masks
-        Whether a Zarr fill value that is zero, or an empty or blank string, may become `_FillValue`
-        if `use_zarr_fill_value_as_mask` is None. Pass False for reference sets, in which such a
-        fill value may be HDF5's default.
+        Whether zero, an empty string or a blank string can become `_FillValue`. This option has an
+        effect only in plain Zarr v1 and v2, and only if `use_zarr_fill_value_as_mask` is None. Pass
+        False for reference sets, in which such a fill value may be HDF5's default.
     group, subgroups
         The part of the store that the hierarchy covers: a group, with or without its descendants.
         Nodes outside this part are not reported as missing.
@@ -294,9 +294,9 @@ class _Interpreter:
     ) -> bool:
         """Return whether an array's Zarr fill value marks missing values.
 
-        If so, this fill value becomes the variable's ``_FillValue``. The array must not have a
-        ``_FillValue`` attribute already, unless the attribute is null. `stored` is the dtype in the
-        Zarr metadata, which can differ from the dtype of `node`.
+        If so, this fill value becomes the variable's ``_FillValue``. The array's own ``_FillValue``
+        attribute must be null or missing. `stored` is the dtype in the Zarr metadata, which can
+        differ from the dtype of `node`.
         """
         is_array = any(spec.name == "vlen-array" for spec in node.codecs)  # each item is an array
         if node.fill_value is None or is_array or node.dtype.kind == "V":
@@ -318,8 +318,9 @@ class _Interpreter:
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
         """Compare a group's children with the lists in its annotation.
 
-        Differences are reported. For a listed array or group that does not exist, a variable or
-        group is added whose `error` is set. The children are reordered to match the lists.
+        Differences are reported. A listed array that does not exist is added as a variable with an
+        `error`, and a listed group that does not exist is added as a group with an `error`. The
+        children are reordered to match the lists.
         """
         place = annotation.vintage.group
         for name in annotation.arrays or ():

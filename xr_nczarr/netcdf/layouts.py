@@ -82,7 +82,7 @@ class Layout:
 
     @property
     def has_vlen_strings(self) -> bool:
-        """Whether strings without a requested width are stored as variable-length strings.
+        """Whether strings have variable length in the store if the caller requests no width.
 
         This is False for NCZarr layouts in Zarr v2, in which netCDF-C requires a fixed width. The
         value has no meaning for Zarr v1, which supports only fixed-width strings.
