@@ -132,8 +132,8 @@ class OpenedStore:
         NotFoundError
             If there is no group at `path`. The message lists the existing groups.
         NczarrError
-            If the group or one of its ancestors cannot be read. The error is the one recorded for
-            that group; see `check_readable`.
+            If the group or one of its ancestors cannot be read. The error recorded for the
+            unreadable group is raised; see `check_readable`.
         """
         group = self.root
         path = f"{self.target_group}/{path or ''}".strip("/") if self.target_group else path

@@ -479,7 +479,8 @@ def child_path(path: str, name: str) -> str:
 def is_unicode(values: np.ndarray[Any, Any]) -> bool:
     """Return whether all strings in an array, including its structured fields, are valid Unicode.
 
-    Using an invalid string raises SystemError, and hashing one crashes NumPy.
+    NumPy raises SystemError when it converts an invalid string to str, and crashes when it hashes
+    such a string.
     """
     if values.dtype.names is not None:
         return all(is_unicode(values[name]) for name in values.dtype.names)

@@ -114,7 +114,7 @@ class OpenOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> OpenOptions:
-        """Build the options from a function's arguments, ignoring those that are not options."""
+        """Build the options from a function's arguments. All other arguments are ignored."""
         return cls(**{name: arguments[name] for name in OPEN_OPTIONS if name in arguments})
 
     def as_dict(self) -> dict[str, Any]:

@@ -87,8 +87,9 @@ def dump(
         Name of the dataset in the CDL. By default, this is the last part of the path without its
         extension.
     precision
-        Numbers of significant digits for floats and for doubles, as in ``ncdump -p``. If one of
-        them or the whole tuple is None, numbers have as many digits as they need to round-trip.
+        The maximum number of significant digits of floats, and the same for doubles, as in
+        ``ncdump -p``. If a number is None, the values have as many digits as they need to
+        round-trip. None instead of the tuple means None for both.
     special
         Whether to show the special attributes of ``ncdump -s``, which describe how values are
         stored.
@@ -289,8 +290,8 @@ class Cdl:
     def _data(self, variable: Variable, indent: str, units: TimeUnits | None) -> Iterator[str]:
         """Yield the CDL text of a variable's values.
 
-        As in ncdump, braces enclose the elements along each unlimited dimension, except along the
-        first dimension.
+        As in ncdump, braces enclose the elements along each unlimited dimension. There are no
+        braces for the first dimension of the variable.
         """
         if 0 in variable.shape:
             return

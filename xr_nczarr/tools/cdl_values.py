@@ -162,10 +162,10 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Convert values of a type that netCDF lacks to a netCDF type that represents them exactly.
+    """Convert values to a netCDF type if netCDF does not have their own type.
 
-    For example, booleans become uint8. If netCDF has the type, or if no netCDF type represents the
-    values exactly, they are returned unchanged.
+    The netCDF type represents the values exactly. For example, booleans become uint8. If there is
+    no such netCDF type, or if netCDF has their own type, the values are returned unchanged.
     """
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
@@ -224,8 +224,8 @@ class TimeUnits(NamedTuple):
         """Format times as dates in quotation marks.
 
         `numbers` contains the text of each value as a number, or ``_`` if the value is missing.
-        This text is returned for missing and non-finite values. If xarray cannot decode the values,
-        it is returned for all values.
+        Missing and non-finite values keep this text instead of a date. If xarray cannot decode the
+        values, all of them keep it.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime

@@ -292,7 +292,9 @@ def _select_lazy(source: _Source, indexers: Indexers) -> _Selected:
     if isinstance(lazy, UnreadableArray):
         raise lazy.error
     if not isinstance(lazy, LazyArray):
-        raise UnsupportedError("the values are in memory, or another engine reads them")
+        raise UnsupportedError(
+            "the nczarr engine does not read the values; they are in memory or from another engine"
+        )
     assert selection is not None
     return lazy.stored, selection
 

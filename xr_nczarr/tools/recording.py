@@ -103,10 +103,10 @@ class ObjectSizes:
         Parameters
         ----------
         one_by_one
-            Whether objects may be looked up one by one. If True, the store is listed only if it
-            cannot tell the sizes without a request. If it cannot be listed either, one request is
-            sent for each object. If False, the store is listed if possible. Otherwise, only those
-            sizes are returned that the store can tell without a request.
+            Whether requests for the sizes of single objects may be sent. If True, three methods
+            are tried in this order: asking the store for sizes that it knows without a request,
+            listing the store, and sending one request per object. If False, two methods are tried:
+            listing the store, and asking it for sizes that it knows without a request.
         """
         if one_by_one or self._listed is None:
             sizes = self.store.known_sizes(keys)

@@ -96,8 +96,8 @@ def upgrade(
     Raises
     ------
     ConflictError
-        If the dialect cannot express all of the store's metadata, or if a plain Zarr store would
-        need NCZarr metadata but `annotate` is False. Nothing is written in either case.
+        If the dialect cannot express all of the store's metadata. Also if the store is plain Zarr,
+        `dialect` is not ``"zarr"``, and `annotate` is False. In both cases, nothing is written.
     UnsupportedError
         If the store is not writable.
     NotFoundError

@@ -59,10 +59,10 @@ def verify(
     does not check whether xarray can decode the values, for example whether ``units`` are valid. A
     missing chunk is an error in a coordinate variable, and a warning in any other variable.
 
-    There is one exception: if the missing chunks of a coordinate cover only one value, they cause
-    only a warning. Writers omit chunks that contain only the fill value. Because the values of a
-    coordinate are usually unique, at most one of them equals the fill value. The exception does not
-    apply if the fill value marks missing data, because coordinates must not contain missing data.
+    There is one exception: if the missing chunks of a coordinate contain only one value in total,
+    they cause only a warning. In this case, the coordinate may be complete, because writers omit
+    chunks that contain only the fill value, and one value may be equal to it. The exception does
+    not apply if the fill value marks missing data, which coordinates must not contain.
 
     Parameters
     ----------
@@ -321,7 +321,7 @@ def _discard(*_: Any) -> None:
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
-    """Return the slices of an array that are stored in the object at a grid index."""
+    """Return the part of an array that the object at a grid index contains, as slices."""
     slices = []
     for axis, number in enumerate(index):
         start, length = 0, node.object_shape[axis]
