@@ -53,10 +53,10 @@ class OpenOptions:
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
         missing values. As in xarray's zarr engine, None means False in v3, and True in v1 and v2.
-        In v1 and v2, this package makes two exceptions. In reference sets, a fill value of zero
-        does not mark missing values, because it may be HDF5's default. A log message names the
-        arrays with such a fill value. In stores written by netCDF-C, netCDF's default fill values
-        do not mark missing values either.
+        In v1 and v2, there are two exceptions. In reference sets, a fill value of zero (or an empty
+        or blank string) does not mark missing values, because it may be HDF5's default. A log
+        message names the arrays whose fill value is zero. In stores written by netCDF-C, zero and
+        netCDF's default fill values do not mark missing values.
     assume_endian
         Byte order of the chunks, which overrides the metadata. None trusts the metadata. This
         option is meant for stores written by netCDF-C up to 4.9.2, in which data may be declared as

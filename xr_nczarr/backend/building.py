@@ -76,7 +76,7 @@ def build_dataset(
         fail.
     coordinate_store
         The store from which small dimension coordinates are prefetched, as returned by
-        `fetching_coordinates`. Groups that are opened together share it. If None,
+        `fetching_coordinates`. Groups that are opened together share this store. If None,
         `fetching_coordinates` is called for this group alone.
     """
     dropped = decoding["drop_variables"]

@@ -59,7 +59,7 @@ class StoredGroup:
         Errors of the variables that xarray cannot decode, keyed by name.
     coordinate_store
         The store from which small dimension coordinates are prefetched, as returned by
-        `fetching_coordinates`. Groups that are opened together share it. If None,
+        `fetching_coordinates`. Groups that are opened together share this store. If None,
         `fetching_coordinates` is called for this group alone.
 
     Attributes

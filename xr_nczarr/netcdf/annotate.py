@@ -139,7 +139,7 @@ class _Writer:
         """Return a copy of `node` with the dtype, fill value and shape to store for `variable`.
 
         The dtype, fill value and shape of `node` itself describe the array as netCDF interprets it.
-        The copy describes the array as it is stored, which can differ.
+        The copy describes the stored array, whose dtype, fill value and shape can differ.
         """
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         if not is_fill_value(declared, node.dtype):  # invalid, as reported when the source was read

@@ -149,8 +149,8 @@ def _places(holder: str, name: str) -> Places:
     """Map each possible location of an annotation to the newest layout that uses this location.
 
     A location is a pair: the part of a node in which the annotation is stored, such as
-    ``"attributes"``, and the annotation's name. `holder` is the name of the `Vintage` field that
-    contains the part, and `name` is the name of the field that contains the annotation's name.
+    ``"attributes"``, and the annotation's name. `holder` and `name` are the names of the `Vintage`
+    fields with these two values, such as ``"holder"`` and ``"group"`` for group annotations.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:

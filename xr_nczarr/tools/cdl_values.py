@@ -162,10 +162,10 @@ def _string_texts(values: Array, fill_value: Any) -> list[str]:
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Convert values to a netCDF type if netCDF does not have their own type.
+    """Convert values of an unsupported type to a netCDF type that represents them exactly.
 
-    The netCDF type represents the values exactly. For example, booleans become uint8. If there is
-    no such netCDF type, or if netCDF has their own type, the values are returned unchanged.
+    For example, booleans become uint8. If netCDF supports the type of the values, or if no netCDF
+    type represents them exactly, the values are returned unchanged.
     """
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)

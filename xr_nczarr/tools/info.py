@@ -41,8 +41,8 @@ class StoreInfo(Result):
     root
         The group that was requested, or the root group.
     layout
-        The netCDF-C releases that write this dialect. If the store was written as ``"universal"``,
-        the netCDF-C releases that can read it. Empty for plain Zarr.
+        The netCDF-C releases that write `dialect`. If the store was written as ``"universal"``,
+        the netCDF-C releases that can read the store. Empty for plain Zarr.
     stored_chunks
         Mapping from the path of each variable to its `StoredChunks`. None if counting was not
         requested, and empty if the chunks could not be counted.
@@ -231,9 +231,9 @@ def info(
     target
         A path, URL or mapping, as for `xarray.open_dataset` with ``engine="nczarr"``.
     count_chunks
-        Whether to count the stored chunks, by listing the store. If the store cannot be listed,
-        each chunk is looked up instead. If there are more than 10,000 chunks to look up, they are
-        not counted. No chunk is read.
+        Whether to count the stored chunks. They are counted by listing the store, and are never
+        read. If the store cannot be listed, each chunk is looked up instead. If there are more than
+        10,000 chunks to look up, they are not counted.
     progress
         Whether to show how many objects have been listed.
     group, storage_options, consolidated, zarr_format, trust, limits

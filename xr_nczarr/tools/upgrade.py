@@ -99,7 +99,7 @@ def upgrade(
         If the dialect cannot express all of the store's metadata. Also if the store is plain Zarr,
         `dialect` is not ``"zarr"``, and `annotate` is False. In both cases, nothing is written.
     UnsupportedError
-        If the store is not writable.
+        If the store is not writable, or if its Zarr version does not support the dialect.
     NotFoundError
         If the store does not exist.
     NczarrError
