@@ -87,9 +87,9 @@ def dump(
         Name of the dataset in the CDL. By default, this is the last part of the path without its
         extension.
     precision
-        The maximum numbers of significant digits of floats and of doubles, such as ``(7, 15)``. If
-        one of them is None, values of that type have as many digits as they need to round-trip.
-        None instead of the tuple applies this rule to both types.
+        The maximum numbers of significant digits of floats and of doubles, as in
+        ``ncdump -p 7,15``. If one of them is None, values of that type have as many digits as they
+        need to round-trip. None instead of the tuple applies this rule to both types.
     special
         Whether to show the special attributes of ``ncdump -s``, which describe how values are
         stored.
