@@ -194,7 +194,7 @@ def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, A
 def codec_configurations(codecs: Any) -> list[dict[str, Any]]:
     """Convert a codec, or a list of codecs, to numcodecs configurations.
 
-    Each codec is a codec object, a name, or a configuration in the notation of numcodecs or Zarr v3.
+    Each codec is a codec object, a name, or a configuration, as in numcodecs or in Zarr v3.
 
     Raises
     ------

@@ -46,7 +46,6 @@ from xr_nczarr.hierarchy import (
     open_journal,
     refresh_consolidated,
 )
-from xr_nczarr.progress import Progress
 from xr_nczarr.storage import WRITER_LOCK, Store, is_file_manager_file
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks, write_later
 from xr_nczarr.writing.write_options import WriteOptions
@@ -192,18 +191,18 @@ class Transaction:
             plan = self._without_applied(plan)
         for check in plan.checks:
             check()
-        now = [write for write in plan.writes if options.compute or not write.deferrable]
+        late = [write for write in plan.writes if write.deferrable and not options.compute]
+        now = [write for write in plan.writes if not write.deferrable or options.compute]
         staged = plan.new or bool(plan.first and plan.first.chunks)
         staged |= options.compute and (options.atomic or options.mode == "w")
 
-        def write_values(work: Store) -> None:
-            total = sum(write.data.nbytes for write in now)
-            with Progress(options.progress and bool(now), total) as bar:
-                # Region writes usually hold no lock.
-                write_chunks(now, work, bar, concurrent=options.mode == "r+" or not options.compute)
+        def write_values(work: Store) -> Any:
+            concurrent = options.mode == "r+" or not options.compute  # usually without a lock
+            write_chunks(now, work, progress=options.progress, concurrent=concurrent)
+            return None if options.compute else write_later(late, self.store)
 
         try:
-            self.commit(plan, write_values, staged=staged)
+            return self.commit(plan, write_values, staged=staged)
         except Exception as error:
             left = _state_after_failure(plan, self.store, in_place=not self._is_staged(staged))
             if isinstance(error, NczarrError):
@@ -211,10 +210,6 @@ class Transaction:
             else:  # raised by dask, or by a function in its graph
                 error.add_note(f"{self.store.name}: {left}")
             raise
-        if options.compute:
-            return None
-        late = [write for write in plan.writes if write.deferrable]
-        return write_later(late, self.store)
 
     def _without_applied(self, plan: WritePlan) -> WritePlan:
         """Return an empty plan if `plan` repeats the interrupted append; otherwise, return `plan`.
