@@ -54,9 +54,8 @@ def make_node(
 
     Returns
     -------
-    The node, and two messages for the user. The first one says how the inherited chunk shape was
-    changed, and the second one why the inherited codecs were dropped. A message is empty if nothing
-    was changed or dropped.
+    The node, a message that says how the inherited chunk shape was changed, and a message that says
+    why the inherited codecs were dropped. A message is empty if it has nothing to report.
 
     Raises
     ------
@@ -130,7 +129,8 @@ def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
     """Return a node whose fill value the codecs can encode.
 
     If the codecs can encode the fill value of `node`, return `node` itself. Otherwise, return a
-    copy with the empty value of the dtype, such as 0, as the fill value (see `zero`).
+    copy of the node. The fill value of the copy is the empty value of the dtype, such as 0 (see
+    `zero`).
     """
     try:
         check_fill(node)
@@ -144,8 +144,9 @@ def requested_shapes(
 ) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None]:
     """Return the chunk lengths and the shards that an encoding requests.
 
-    An integer is expanded to one length per dimension. The chunk lengths are None if neither
-    ``chunks`` nor ``chunksizes`` specifies lengths. The value ``chunks="auto"`` specifies none.
+    If the encoding contains a single integer instead of lengths, all dimensions get this length.
+    The chunk lengths are None if neither ``chunks`` nor ``chunksizes`` is set. The value
+    ``chunks="auto"`` has the same meaning as no value.
 
     The shards are None if the key ``shards`` is not set. Otherwise, they are a dict that contains
     the ``shape`` and any other settings that the caller passed, such as ``index_location``.
@@ -195,8 +196,8 @@ def _adapted_shapes(
 
     - If the data was transposed, the lengths are reordered accordingly. The key
       ``preferred_chunks`` contains the dimensions in their original order.
-    - A chunk that is longer than its dimension is shortened, unless the array may grow along that
-      dimension or still has its original shape.
+    - A chunk that is longer than its dimension is shortened. However, it keeps its length if the
+      array may grow along that dimension, or if the shape of the array has not changed.
     - The shapes are dropped if the rank has changed, if chunk lengths vary along a dimension, or if
       the original order of the axes is unknown.
 
@@ -275,14 +276,14 @@ def chunk_shape(
        most 4 MiB.
 
     If `allow_longer` is True, the array must be one-dimensional. Rule 3 then starts with a chunk of
-    at least 512 elements and at least 4 KiB, even if the array is shorter. netCDF-C also uses
-    the minimum of 4 KiB.
+    at least 512 elements and at least 4 KiB, even if the array is shorter. netCDF-C uses the
+    same 4 KiB minimum.
 
     Raises
     ------
     ConflictError
-        If the rank of the requested shape differs from that of the array, if a length is less than
-        -1, or if a length is 0 along a dimension that is not empty.
+        If the requested shape and the array differ in rank, if a length is less than -1, or if a
+        length is 0 along a dimension that is not empty.
     TypeError
         If a requested length is not an integer.
     """
@@ -339,8 +340,8 @@ def shard_specs(
     Raises
     ------
     ConflictError
-        If `required` is True, and the shard shape is not a multiple of the chunk shape or the index
-        location is invalid.
+        If `required` is True and the shards are invalid: their shape is not a multiple of the chunk
+        shape, or their ``index_location`` is neither ``"start"`` nor ``"end"``.
     """
     if requested is None:
         return ()

@@ -17,7 +17,7 @@ _Options = ParamSpec("_Options")
 def blockwise(
     function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
 ) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
-    """Make a function that was written for NumPy arrays accept dask arrays too.
+    """Extend a function for NumPy arrays so that it also accepts dask arrays.
 
     This is a decorator. The first two parameters of the function must be the array and the dtype of
     the result. For a dask array, the decorated function returns another dask array. The original

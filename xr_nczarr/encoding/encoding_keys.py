@@ -88,13 +88,14 @@ def requested_codecs(
     If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`, so that every build
     of netCDF-C can read them without plugins.
 
-    If netCDF's flags request a compression method other than Blosc, the shuffle filter is added,
-    unless ``shuffle`` is False. If the Zarr version has no filters, shuffle is added only if
-    ``shuffle`` is True.
+    If netCDF's flags request a compression method other than Blosc, the shuffle filter is added by
+    default. It is not added if ``shuffle`` is False. In a Zarr version that has no filters, it is
+    added only if ``shuffle`` is True.
 
-    If `shuffles` is False, the shuffle filter is left out, unless the codecs come from the keys of
-    xarray's zarr engine (item 1). Pass False for strings and variable-length items, because other
-    programs reject shuffled chunks whose size is not a multiple of the element size.
+    If `shuffles` is False, the shuffle filter is left out. However, a shuffle filter that a key of
+    xarray's zarr engine requests (item 1) is kept. Pass False for strings and variable-length
+    items, because other programs reject shuffled chunks whose size is not a multiple of the element
+    size.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -194,7 +195,8 @@ def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, A
 def codec_configurations(codecs: Any) -> list[dict[str, Any]]:
     """Convert a codec, or a list of codecs, to numcodecs configurations.
 
-    Each codec is a codec object, a name, or a configuration, as in numcodecs or in Zarr v3.
+    Each codec is a codec object, a name, or a configuration. A configuration is in the notation of
+    numcodecs or Zarr v3.
 
     Raises
     ------

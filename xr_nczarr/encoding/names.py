@@ -101,7 +101,10 @@ def user_attributes(
     for name, value in attributes.items():
         arrays = isinstance(value, Dataset | DataArray | Variable)  # would be stored as numbers
         if arrays or not isinstance(name, str):
-            raise TypeError(f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}")
+            raise TypeError(
+                f"Invalid attribute in Dataset.attrs. Found {name!r}: {value!r}. "
+                "The name must be a string, and the value must not be an xarray object"
+            )
         if not is_bookkeeping(name):
             kept[name] = value
         elif dimensions is None or not _is_set_by_zarr_engine(name, value, dimensions):

@@ -196,8 +196,8 @@ def _is_marked(data: Any, encoding: Mapping[str, Any]) -> Any:
     ``mask_and_scale=False``. If the encoding has a scale factor or an offset, the mask is False
     everywhere, because the numbers are not packed yet.
 
-    When floats are added to a stored variable, the caller ignores the mask, because only NaN marks
-    missing data in such floats.
+    `_is_reproduced` ignores the mask if the numbers are floats that will be added to a stored
+    variable. In these floats, only NaN marks missing data.
     """
     marked = np.zeros(data.shape, bool)
     for mark in () if is_packed(encoding) else missing_values(encoding):
@@ -334,7 +334,7 @@ def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
     castable = dtype.kind in ("b", values.dtype.kind)
     if not castable and not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ConflictError(
-            f"the new values have dtype {values.dtype}, but the stored values have dtype {dtype}",
+            f"cannot convert the new values from dtype {values.dtype} to the stored dtype {dtype}",
             remedy=_NEW_STORE,
         )
     with np.errstate(over="ignore"):
@@ -366,11 +366,14 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def marks_nothing(encoding: Mapping[str, Any]) -> bool:
-    """Return whether none of the numbers in ``missing_value`` fit the dtype of an encoding.
+    """Return whether an encoding's integer dtype cannot represent any number in ``missing_value``.
 
-    Such numbers mark no stored values as missing. However, xarray would round them to the dtype,
-    and thereby mark other values as missing. The result is False unless the dtype is an integer
-    dtype and ``missing_value`` contains numbers.
+    In that case, no stored value can equal ``missing_value``, so no value is marked as missing.
+    However, xarray would round the numbers in ``missing_value`` to the dtype, and would thereby
+    mark other values as missing.
+
+    The result is False if the dtype is not an integer dtype, or if ``missing_value`` is not
+    numeric.
     """
     dtype = np.dtype(encoding.get("dtype", "f8"))
     marks = np.asarray(encoding.get("missing_value")).ravel()
@@ -415,8 +418,8 @@ def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.
 def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return an encoding in which the ``_Unsigned`` key has been applied and removed.
 
-    The dtype of the encoding becomes `dtype` with the signedness that the key specifies. The values
-    of ``_FillValue`` and ``missing_value`` are reinterpreted in this dtype. For example, if int8
+    The encoding's dtype is set to `dtype`, made signed or unsigned as the key specifies. The values
+    of ``_FillValue`` and ``missing_value`` are reinterpreted in the new dtype. For example, if int8
     becomes uint8, a fill value of -1 becomes 255.
     """
     target = _dtype_by_unsigned(dtype, encoding)
@@ -433,7 +436,7 @@ def is_packed(encoding: Mapping[str, Any]) -> bool:
 
 
 def fill_value_of(encoding: Mapping[str, Any]) -> Any:
-    """Return the value that marks missing data in an encoding, or None if there is none.
+    """Return the value with which an encoding marks missing data, or None if it has no such value.
 
     The key ``_FillValue`` takes precedence over ``missing_value``.
     """
@@ -444,8 +447,9 @@ def fill_value_of(encoding: Mapping[str, Any]) -> Any:
 def packing_dtype(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
     """Return the dtype in which to compute packed numbers.
 
-    xarray packs in place, so integers must first be converted to a dtype that depends on the scale
-    factor and the offset. Floats are packed in their own dtype.
+    xarray computes packed numbers in the dtype of the array. Integers must therefore first be
+    converted to a dtype that depends on the scale factor and the offset. Floats are packed in their
+    own dtype.
     """
     if dtype.kind == "f":
         return dtype

@@ -60,9 +60,9 @@ _COMPATIBLE_KINDS = {
 def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
     """Return a dict of the stored variables that `dataset` also contains, decoded by xarray.
 
-    xarray normally joins an array of characters into strings along its last dimension. If the
-    variable in `dataset` has the same dimensions as the stored array of characters, it consists of
-    characters too. In that case, the stored characters are not joined.
+    xarray normally joins stored characters into strings, which removes the last dimension. Stored
+    characters are not joined if the variable in `dataset` still has this dimension, because its
+    values are characters too.
     """
     present = {str(name): stored[name] for name in dataset.variables if name in stored}
     for variable in present.values():
@@ -118,8 +118,9 @@ def encode_as_stored(
     ConflictError
         If decoding would not reproduce the values. Examples are times that are not multiples of the
         stored units, numbers that are out of range, missing values without a `_FillValue`, and
-        strings that are too long. If the stored variable is not packed, other examples are
-        fractions in integer variables, and integers that a float dtype cannot represent exactly.
+        strings that are too long. If the stored variable is not packed, an integer dtype
+        also rejects fractional values, and a float dtype also rejects integers that it cannot
+        represent exactly.
     """
     assert target.node is not None
     name = target.name

@@ -82,13 +82,13 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     characters
         Whether to convert byte strings to characters even if the encoding does not request it.
     joined
-        Whether xarray joined characters into these strings when it opened the variable.
+        Whether xarray joined characters into the strings when it opened the variable.
 
     Raises
     ------
     ConflictError
-        If an object would lose trailing NULs in a fixed-width dtype, or if bytes to be stored as
-        strings are not valid UTF-8.
+        If an item of an object array ends in NUL, which would be lost in a fixed-width dtype. Also
+        raised if bytes that would be stored as strings are not valid UTF-8.
     """
     variable = ensure_dtype_not_object(typed_text(variable, name), name=name)
     becomes_fixed = is_bytes_dtype(variable.dtype) or variable.encoding.get("dtype") == "S1"
@@ -151,10 +151,11 @@ def padded(texts: Any, dtype: np.dtype[Any]) -> Any:
 def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
     """Convert strings to the dtype in which a layout stores them.
 
-    - Zarr v1 stores strings in a fixed-width dtype of kind ``U``. Dask arrays are computed.
-    - Other versions of plain Zarr store variable-length strings, which have dtype object here.
+    - Zarr v1 stores strings in a fixed-width dtype of kind ``U``. Dask arrays are computed to find
+      the width.
+    - Other versions of plain Zarr store variable-length strings. The result has dtype object.
     - NCZarr stores fixed-width netCDF strings, which have dtype ``S<width>``. However, if `width`
-      is None and the layout supports variable-length strings, these are stored instead.
+      is None and the layout supports variable-length strings, it stores variable-length strings.
 
     Parameters
     ----------
@@ -238,7 +239,7 @@ def in_width(values: Any, dtype: np.dtype[Any], name: str, fill: Any = "") -> An
 
 
 def as_bytes(values: Any) -> list[Any]:
-    """Return the items of an array as a list of bytes, encoding strings as UTF-8.
+    """Return the items of an array as a list of bytes objects, encoding strings as UTF-8.
 
     Raises
     ------

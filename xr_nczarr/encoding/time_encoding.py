@@ -157,14 +157,14 @@ def _encode_and_compare(
     *,
     accept_rounding: bool = False,
 ) -> tuple[Variable, Any]:
-    """Return encoded times, and a mask of the times that decoding reproduces.
+    """Return encoded times, and a mask of the times that survive encoding and decoding.
 
-    If the times are not whole multiples of the requested units, and the requested dtype is an
-    integer dtype, xarray encodes them in finer units. The encoded times are decoded in `units` or,
-    by default, in the units that xarray chose.
+    If an integer dtype is requested, but some times are not whole multiples of the requested units,
+    xarray encodes all times in finer units. The encoded times are decoded in `units` or, by
+    default, in the units that xarray chose.
 
-    If `accept_rounding` is True, a time that is stored as a float counts as reproduced even if it
-    is rounded, unless it becomes missing.
+    If `accept_rounding` is True and the times are encoded as floats, times that are only rounded
+    survive as well. Times that become missing do not survive.
     """
     if times.dtype.kind in "mM":
         times = in_encoded_unit(times, name, encoding.get("units"))

@@ -52,9 +52,9 @@ class EncodedVariable:
     encoding
         The encoding keys that have not been applied yet, which specify chunks and codecs.
     explicit
-        Whether the caller passed this encoding for the write. If False, it is the variable's own
-        encoding, which was usually set when the variable was opened. Any keys of such an encoding
-        that do not suit the variable are ignored.
+        Whether the caller passed `encoding` for the write. If False, `encoding` is the variable's
+        own encoding, which was usually set when the variable was opened. Keys that do not suit the
+        variable are then ignored.
     """
 
     dimensions: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Encode variables with xarray, restore what its encoders lose, and convert the errors it raises.
+"""Encode variables with xarray, restore what xarray loses, and convert xarray's errors.
 
 Most errors are converted to ConflictErrors, which name the variable and tell the user what to do.
 """
@@ -26,9 +26,10 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
     If an attribute such as ``units`` is the same in a bounds variable and its coordinate variable,
     xarray removes the attribute from the bounds variable.
 
-    A ``bounds`` attribute that is not a string, such as a bounding box, does not name a variable.
-    xarray would nevertheless try to look it up, and fail. The attribute is therefore replaced with
-    an empty string in `variables`. The encoded variables contain the original attribute.
+    xarray fails if a ``bounds`` attribute is not a string (for example, a bounding box), because it
+    looks up every ``bounds`` attribute as the name of a variable. In `variables`, each value that
+    is not a string is therefore replaced with an empty string. The encoded variables contain the
+    original value.
 
     Raises
     ------
