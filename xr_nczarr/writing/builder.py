@@ -81,10 +81,12 @@ class Tree:
         self.add_variables(request, encoded)
 
     def check_single_array(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
-        """Raise UnsupportedError if the Zarr version cannot store a group.
+        """Raise UnsupportedError if the Zarr version cannot store the group at `path`.
 
-        `count` is the number of variables in the group. In Zarr version 1, a store is a single
-        array. It can represent only a root group that has one variable and no attributes.
+        A store of Zarr version 1 is a single array. It can represent only a root group that has
+        exactly one variable and no attributes.
+
+        `count` is the number of variables in the group, and `attributes` are the group attributes.
         """
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
@@ -200,12 +202,12 @@ class Tree:
         """Return the dimension with this name and size that a group defines or inherits.
 
         If there is no such dimension, create it in the group. The new dimension hides any inherited
-        dimension that has the same name but another size.
+        dimension that has the same name but a different size.
 
         Raises
         ------
         ConflictError
-            If the group itself defines a dimension of this name with another size.
+            If the group itself defines a dimension with the same name but a different size.
         """
         existing = group.dimensions.get(name)
         if existing is not None:

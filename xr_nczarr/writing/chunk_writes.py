@@ -64,8 +64,9 @@ class ArrayWrite:
         """Whether to store chunks that contain only the fill value.
 
         This is necessary for fixed-width bytes and big-endian numbers, unless the fill value is
-        empty or zero. netCDF-C returns wrong values for missing chunks of such arrays: it does not
-        decode Base64 fill values, and it returns big-endian fill values in the wrong byte order.
+        empty or zero. If a chunk of these types is missing, netCDF-C returns wrong values: it does
+        not decode Base64 fill values, and it returns big-endian fill values in the wrong byte
+        order.
         """
         dtype = self.node.dtype
         return dtype.str[:2] in ("|S", ">i", ">u", ">f") and bool(self.node.fill_value)
@@ -74,8 +75,8 @@ class ArrayWrite:
     def deferrable(self) -> bool:
         """Whether the data can be computed later.
 
-        This is the case if the caller passed the data as a dask array, but not if this package
-        created the dask array to read an opened variable.
+        This is the case if the caller passed the data as a dask array. Dask arrays that this
+        package created to read opened variables cannot be computed later.
         """
         return hasattr(self.data, "dask") and not opened_lazily(self.data)
 
@@ -330,11 +331,11 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 
 class Uploads(InFlight):
-    """A thread pool that encodes and stores the chunks of one write in the background.
+    """The background jobs of one write, which encode and store its chunks in a thread pool.
 
     If dask runs a write in worker processes, each process has one copy of this object, which all
-    tasks of the write share. A copy has no thread pool, because a pool cannot be pickled. Instead,
-    the threads of a worker store the chunks that they compute.
+    tasks of the write share. A copy has no thread pool, because a pool cannot be pickled. In worker
+    processes, each chunk is stored by the thread that computes it.
 
     Parameters
     ----------

@@ -72,8 +72,8 @@ def chunked_values(data: Any) -> Any:
 def complete_array(data: Any) -> LazyArray | None:
     """Return the lazy array from which all values of a variable are read, or None.
 
-    The result is None unless the data contains every value of a single lazy array, in the original
-    order. The values may be decoded, and may be divided into dask blocks.
+    The array must be the only source of the data, and the data must contain every value of the
+    array, in the original order. The values may be decoded, and may be divided into dask blocks.
     """
     if hasattr(data, "dask"):
         # Require the layer that from_array adds for an array. Without it, the array could be one of
@@ -125,7 +125,11 @@ def _parts(item: Any) -> Any:
 
 
 def _tasks(layer: Any) -> Any:
-    """Return the tasks of a dask layer, or the task template and literals of a blockwise layer."""
+    """Return the tasks of a dask layer.
+
+    A blockwise layer creates its tasks later. For such a layer, return its task template and its
+    literals.
+    """
     if hasattr(layer, "mapping"):
         return list(layer.mapping.values())
     literals = [value for value, index in getattr(layer, "indices", ()) if index is None]
@@ -281,7 +285,7 @@ def _chunk_ends(chunks: Any, size: int, span: range) -> _Lengths:
     """Return the end positions of the chunks along a dimension of `size` elements.
 
     `chunks` is a single length shared by all chunks, a sequence with one length per chunk, or None
-    for a single chunk. Chunks outside of `span` may be omitted.
+    for a single chunk. The result may omit chunks that lie outside of `span`.
     """
     if isinstance(chunks, Sequence):
         ends = np.cumsum(chunks)

@@ -103,7 +103,7 @@ class _Planner:
         The plan so far: the values to write, and the checks to make just before writing. `run`
         completes the plan.
     replaced
-        Paths of the stored nodes in the group that mode ``"w"`` replaces.
+        Paths of the stored nodes that mode ``"w"`` replaces: a group and all nodes inside it.
     kept
         Paths of the stored groups that are not replaced.
     grown
@@ -147,7 +147,8 @@ class _Planner:
     def _check_absent(self, path: str) -> None:
         """Check that a new group, and any parents to be created with it, do not exist yet.
 
-        Raise ExistsError for an existing group. For an unreadable node, raise its recorded error.
+        If one of these groups exists, raise ExistsError. If one of them is unreadable, raise the
+        error that explains why.
         """
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:
@@ -223,7 +224,10 @@ class _Planner:
         """
         for name in encoding:
             if name in stored:
-                raise ConflictError(f"variable {name!r} already exists, but encoding was provided")
+                raise ConflictError(
+                    f"variable {name!r} already exists, but encoding was provided; the encoding of "
+                    "a stored variable cannot be changed"
+                )
         new = [name for name in map(str, dataset.variables) if name not in stored]
         if new and (self.options.mode == "r+" or self.options.region is not None):
             raise ConflictError(

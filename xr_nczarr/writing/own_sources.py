@@ -95,7 +95,8 @@ def check_sources_unchanged(
     """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
     Appending leaves stored values unchanged. A variable may therefore be read from an array to
-    which another variable is appended, but not from the array to which it is itself appended.
+    which another variable is appended. However, it may not be read from the array to which it is
+    itself appended.
     """
     dim, changed = request.options.append_dim, replaced
     written = {

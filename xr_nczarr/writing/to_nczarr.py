@@ -133,7 +133,7 @@ def to_nczarr(
         in Zarr v2, and any consolidated metadata of an existing store is updated.
     append_dim
         Dimension to append along. All variables with this dimension must be in both the dataset and
-        the store. Any other variable that is in both must have the same values in both, unless
+        the store. If any other variable is in both, its new and stored values must be equal, unless
         `mode` is ``"a-"``.
     region
         Mapping from dimensions to the slices of existing variables to overwrite. If a slice or the

@@ -22,8 +22,8 @@ A transaction consists of the following steps. `Transaction.locked` takes and re
    disk before and after this step.
 9. **Finish.** The journal and the marker are removed, and the lock is released.
 
-If the caller commits the changes (as in an icechunk session), documents are written before chunks.
-Neither a marker nor a journal is written, because readers see either all changes or none.
+In a transactional store, such as an icechunk session, readers see no changes until the user commits
+them. Documents are therefore written before chunks, and neither a marker nor a journal is written.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MAX_TRIES = 10  # attempts to take the writer lock
 
 
 class Transaction:
-    """A change to a store in several steps, created by `Transaction.locked`.
+    """A multi-step change to a store, created by `Transaction.locked`.
 
     Attributes
     ----------
@@ -66,10 +66,10 @@ class Transaction:
         The store to change, and the content that was read from it. When the transaction writes or
         removes documents, it updates the documents cached in `target`.
     applied
-        If `roll_back` finds an interrupted append that has written all of its chunks and documents,
-        this mapping contains the regions of the append. It maps the path of each array to the start
-        and the exclusive end of the region along each dimension. Otherwise, the mapping is empty.
-        The append's journal is kept until `execute` removes it.
+        The regions of an interrupted append that had already written all its chunks and documents.
+        The path of each array is mapped to the start and the exclusive end of its region along each
+        dimension. The mapping is empty unless `roll_back` finds such an append. In that case, the
+        append's journal is kept until `execute` removes it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -167,9 +167,11 @@ class Transaction:
     def execute(self, plan: WritePlan, options: WriteOptions) -> Any:
         """Write the changes of a plan to the store.
 
-        Return None, unless `options.compute` is false. In that case, return a dask object that
-        writes the remaining chunks when it is computed. If writing fails, the error's remedy (or a
-        note added to the error) describes the state of the store and how to continue.
+        If `options.compute` is false, return a dask object that writes the remaining chunks when it
+        is computed. Otherwise, return None.
+
+        If writing fails, the error's remedy (or a note added to the error) describes the state of
+        the store and how to continue.
 
         Raises
         ------
@@ -212,9 +214,9 @@ class Transaction:
             raise
 
     def _without_applied(self, plan: WritePlan) -> WritePlan:
-        """Return an empty plan if `plan` repeats the interrupted append; otherwise, return `plan`.
+        """Return `plan`, or an empty plan if `plan` repeats the interrupted append in `applied`.
 
-        In both cases, remove the append's journal from the store.
+        Also remove the journal of the interrupted append from the store.
 
         Raises
         ------
@@ -243,10 +245,10 @@ class Transaction:
         Parameters
         ----------
         write_values
-            Function that writes the chunks of the plan to the store it is passed.
+            Function that takes a store as its argument, and writes the plan's chunks to this store.
         staged
-            Whether to replace a local store atomically. Zip files are always replaced atomically,
-            and remote stores never are.
+            Whether to replace a local store atomically. Zip files are always replaced atomically.
+            Remote stores are never replaced atomically.
         """
         with self._workspace(plan, staged=staged) as work:
             if plan.new and not plan.resumed:
@@ -299,7 +301,7 @@ class Transaction:
     def _write_parts(
         self, plan: WritePlan, work: Store, write_values: Callable[[Store], _Result]
     ) -> _Result:
-        """Write chunks, journal and documents in an order that keeps the store readable.
+        """Write the chunks, the journal and the documents, in an order that keeps a store readable.
 
         Return the result of `write_values`.
         """
@@ -345,7 +347,7 @@ class Transaction:
         return Journal.of(after, before, appended, chunks=bool(plan.chunks))
 
     def _write_documents(self, plan: WritePlan, work: Store) -> None:
-        """Write the metadata documents of a plan. Those of the root come last, one by one."""
+        """Write the metadata documents of a plan. The root's documents come last, one by one."""
         for documents in (plan.additions, plan.documents):
             root = [key for key in reversed(plan.zarr.root_keys()) if key in documents]
             work.put([(key, data) for key, data in documents.items() if key not in root])
@@ -406,8 +408,8 @@ def _lock_error(store: Store) -> ConflictError:
     return ConflictError(
         "another write to this store is in progress, or was interrupted",
         remedy="Wait until that write is complete. If it was interrupted, rerun it unchanged. If "
-        f"you can do neither, remove the writer lock, {WRITER_LOCK}, or call to_nczarr with "
-        "overwrite=True, which first rolls back an incomplete metadata update",
+        "you can do neither, call to_nczarr with overwrite=True (which first rolls back an "
+        f"incomplete metadata update), or remove the writer lock, {WRITER_LOCK}",
         store=store.name,
         key=WRITER_LOCK,
     )
@@ -422,7 +424,7 @@ def _is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether the values stored in the region `bounds` are exactly the values of a write.
+    """Return whether the region `bounds` already contains exactly the values of `write`.
 
     Values other than Python objects are compared bit for bit. To limit memory use, one row of
     chunks is compared at a time.

@@ -83,7 +83,7 @@ def plan_widening(
 
 
 def _width_changes(zarr: Format, node: ArrayNode, wider: ArrayNode) -> Iterator[Change]:
-    """Yield the changes that turn the metadata document of `node` into that of `wider`."""
+    """Yield the changes that update the stored metadata of `node` to the metadata of `wider`."""
     old, new = (zarr.render_node(array.without_annotations()) for array in (node, wider))
     for key in new:
         before, after = json.loads(old[key]), json.loads(new[key])

@@ -19,17 +19,19 @@ class WritePlan:
         Array values to write. Appended values become visible to readers when the documents are
         written.
     additions
-        Documents to write before those in `documents`. Only an upgrade uses them, to write the new
-        NCZarr metadata before it removes the old metadata. netCDF-C, which ignores the journal,
-        therefore always finds NCZarr metadata.
+        Maps keys to metadata documents to write before `documents`. Only an upgrade uses
+        them, to write the new NCZarr metadata before it removes the old metadata. netCDF-C, which
+        ignores the journal, therefore always finds NCZarr metadata.
     documents
-        Maps keys to metadata documents, in write order. The root's documents are written last.
+        Maps keys to metadata documents to write in this order. However, the root's documents are
+        written last.
     chunks
         Maps keys to encoded chunks that must change together with the documents. They are written
         before the documents, and the journal also contains their previous content.
     removed
-        Keys and prefixes to remove, in this order, after the documents are written. The journal
-        contains the previous content of those in `removed_documents`.
+        Keys of objects, and prefixes such as ``"group/"``, to remove after the documents are
+        written. They are removed in this order. However, `removed_documents` are removed first, and
+        the journal contains the previous content of these documents.
     new
         Whether the plan creates a store. If so, everything else in the target is removed.
     exclusive
@@ -43,8 +45,9 @@ class WritePlan:
         Functions that check appended coordinate values against stored values, called just before
         anything is written.
     mark
-        Content of the marker of a new store. It allows a rerun of the same write to recognize the
-        unfinished store. Until the old objects have been removed, the marker contains ``{}``.
+        Content of the marker, an object that marks a new store as unfinished. The content allows a
+        rerun of the same write to recognize the store. Until the old objects have been removed, the
+        marker contains ``{}``.
     resumed
         Whether the target already contains the marker and some of the chunks, because an earlier
         run was interrupted.

@@ -62,7 +62,8 @@ class WriteTarget:
     def shows_store(self) -> bool:
         """Whether the names at the root show that there is a complete store.
 
-        If they do not, `open` may still find a store, for example one of a rare Zarr version.
+        If the value is False, `open` may still find a store, for example a store of a rare Zarr
+        version.
         """
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
@@ -120,7 +121,8 @@ class WriteTarget:
                 "another write is in progress, or was interrupted while replacing chunks of the "
                 "store",
                 remedy="Wait until that write is complete. If it was interrupted, either rerun it "
-                "unchanged, or append to the store, which first rolls back the interrupted write",
+                "unchanged, or append to the store; appending first rolls back the interrupted "
+                "write",
                 store=store.name,
             )
         return opened
