@@ -130,7 +130,7 @@ class ChunkedArray:
 
     @cached_property
     def _max_object_bytes(self) -> int | None:
-        """The size limit for stored chunks in bytes. Reading a larger chunk raises a LimitError.
+        """The maximum size of a stored chunk in bytes. Reading a larger chunk raises a LimitError.
 
         The limit is twice the maximum encoded size, plus 1 MiB. It is None if the chunks are in
         shards, or if the size of a decoded chunk depends on its values.
@@ -149,9 +149,10 @@ class ChunkedArray:
     def _explained_limit(self) -> Iterator[None]:
         """Explain the LimitError that is raised if a stored chunk exceeds `_max_object_bytes`.
 
-        The message then says that the limit depends on the shape, dtype and codec of the chunks. No
-        option can change this limit, so the new remedy is to rewrite the chunk or to correct the
-        metadata. Other errors raised in the ``with`` block are not changed.
+        This context manager adds to the message that the limit depends on the shape, dtype and
+        codec of the chunks. It also replaces the remedy. No option can change this limit, so the
+        user is told to rewrite the chunk or to correct the metadata. Other errors raised in the
+        ``with`` block are not changed.
         """
         try:
             yield
@@ -269,10 +270,10 @@ class ChunkedArray:
             Whether to store chunks that contain only fill values. If False, such chunks are
             deleted.
         submit
-            Function that schedules the write of one stored object. Its arguments are a function
-            that writes the object, the argument to pass to that function, and a number of bytes.
-            This number is the decoded size of the affected chunks. If None, all objects are written
-            immediately. Otherwise, `values` must not change until all objects are written.
+            Function that schedules the write of one stored object. It is called with three
+            arguments: a function that writes the object, the argument to pass to this function, and
+            the decoded size of the affected chunks in bytes. If `submit` is None, all objects are
+            written immediately. Otherwise, `values` must not change until all objects are written.
 
         Raises
         ------
@@ -304,11 +305,11 @@ class ChunkedArray:
 
     @property
     def _store_sets_threads(self) -> bool:
-        """Whether the store, rather than the options, determines the number of threads.
+        """Whether the store, rather than the `ReadOptions`, determines the number of threads.
 
-        This is True if the store specifies a number and the options do not. In that case, threads
-        must not read ahead: the store's number is based on the assumption that each thread reads
-        only one stored object at a time.
+        This is True if the store specifies a number and the `ReadOptions` do not. The store's
+        number is based on the assumption that each thread reads only one stored object at a time.
+        A thread must therefore not request several objects at once.
         """
         return self.options.threads is None and self.store.max_threads is not None
 

@@ -26,9 +26,11 @@ class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
     If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
-    up with the alternative separator; see `ArrayNode.key_notations`. Even a single array can have
-    keys with both separators. This happens if a program that knows only one separator writes to an
-    array whose keys contain the other one: it does not find the old keys, so it creates new ones.
+    up under a key with the alternative separator, such as ``0/1`` instead of ``0.1``. See
+    `ArrayNode.key_notations`.
+
+    A single array can have keys with both separators. For example, a program that knows only the
+    separator ``.`` does not find the existing key ``0/1``, and creates ``0.1`` for the same chunk.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -58,7 +60,7 @@ class ChunkObjects:
 
         Each item of `wanted` is a pair: the index of a chunk, and a list of the ranges to read from
         this chunk. Each range is a (start, length) pair. If the store knows the size of a chunk
-        without making a request, `check_size` is called with the size in bytes. This function can
+        without making a request, `check_size` is called with the size in bytes. `check_size` can
         raise an error if the size is wrong.
         """
 

@@ -56,12 +56,12 @@ class Plan:
     Attributes
     ----------
     shape
-        Shape of the array that the `target` indices of the parts refer to.
+        Shape of the array that is indexed with the `target` of each part.
     result_shape
         Shape of the values that the caller reads or writes. For an orthogonal selection, this is
         `shape` without the dimensions that are indexed with an integer. For a pointwise selection,
-        the first item of `shape` is the number of points. In `result_shape`, the broadcast shape of
-        the index arrays takes its place.
+        the first item of `shape` is the number of points. `result_shape` contains the broadcast
+        shape of the index arrays instead of this item.
     count
         Number of parts, which is also the number of touched chunks.
     axes

@@ -220,8 +220,8 @@ class PartReader:
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
         """Return a view of the result into which a chunk can be decoded directly.
 
-        Return None unless the whole chunk is selected, its elements are contiguous in the result,
-        and the result has the dtype of the chunk.
+        There is such a view if the whole chunk is selected, its elements are contiguous in the
+        result, and the result has the dtype of the chunk. Otherwise, return None.
         """
         if not self.in_place or not part.complete:
             return None

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 class ShiftedKeys(ChunkKeys):
     """The chunk keys of a box, which is a rectangular region of an array's chunk grid.
 
-    `first` is the index of the box's first stored object in the grid of the whole array.
+    `first` is the index, in the grid of the whole array, of the first stored object in the box.
     """
 
     first: tuple[int, ...]
@@ -49,11 +49,11 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The elements that a selector selects from the same run of stored objects.
+    """The elements that a selector selects from one run of stored objects.
 
     Usually, a selector indexes one axis. In a pointwise selection, however, all index arrays
-    together form one selector for several axes. The elements of a part then lie in the same run
-    along each of these axes.
+    together form one selector for several axes. A part then has one run along each of these axes,
+    and all its elements lie in these runs.
 
     Attributes
     ----------
@@ -124,14 +124,15 @@ def read_boxes(
 
 
 def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> Iterator[_Run]:
-    """Yield the runs of equally long chunks along a dimension that has `size` elements.
+    """Yield runs of stored objects (chunks or shards) that have the same length along a dimension.
 
-    `lengths` contains (chunk length, repeat count) pairs. If these chunks do not cover the whole
-    dimension, the remaining elements form a final run, whose chunks are missing from the store. In
-    an array without shards, the final run is a single chunk.
+    `size` is the number of elements along the dimension. `lengths` contains (object length, repeat
+    count) pairs. If the objects do not cover the whole dimension, the remaining elements form a
+    final run, whose objects are missing from the store.
 
-    If `sharded` is True, the chunks in this description are shards. The shards of the final run are
-    as long as the longest shard in `lengths`, so that each contains a whole number of inner chunks.
+    In an array without shards, the final run is a single chunk. If `sharded` is True, the final run
+    consists of shards that are as long as the longest shard in `lengths`. Each of these shards
+    therefore contains a whole number of inner chunks.
     """
     first = start = 0
     for length, number in lengths:

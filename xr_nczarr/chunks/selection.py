@@ -30,7 +30,8 @@ class ReadRequest(NamedTuple):
     axes
         For each axis of the values that are read, the corresponding axis of the `Selection`. In a
         pointwise read, a dimension that is indexed with a single integer also becomes an axis of
-        the values, of length 1. It is not included here, because the `Selection` has no such axis.
+        the values, of length 1. This extra axis is omitted, because the `Selection` has no
+        corresponding axis.
     """
 
     selection: list[Any]

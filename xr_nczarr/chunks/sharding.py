@@ -175,9 +175,9 @@ class Shards:
         shard at this level, and `shard_ranges` contains the byte range of this shard for each
         chunk. `source` reads the shard indices.
 
-        At the innermost level, return the byte range of each chunk. At any other level, return, for
-        each chunk, the byte range of the nested shard that contains it. The range of a missing
-        chunk or shard is None.
+        The result contains one byte range for each chunk. At the innermost level, this is the range
+        of the chunk itself. At all other levels, it is the range of the nested shard that contains
+        the chunk. The range of a missing chunk or shard is None.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))

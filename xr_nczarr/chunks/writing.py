@@ -42,7 +42,7 @@ class PartWriter:
     def write(self, batch: list[ChunkPart]) -> None:
         """Encode and write a batch of parts.
 
-        If the batch affects a stored object, it must include all parts that lie in this object.
+        All parts of the plan that lie in the same stored object must be in the same batch.
         """
         objects: dict[str, dict[Index, ChunkPart]] = {}
         for part in batch:
@@ -68,8 +68,8 @@ class PartWriter:
     ) -> Iterator[tuple[str, Bytes]]:
         """Encode one stored object, and yield a single pair: its key and its new bytes.
 
-        `parts` maps the grid indices of the chunks that get new values to the parts of the plan
-        that select these chunks. All other chunks are taken from `stored`. If the object would
+        `parts` contains one part of the plan for each chunk that gets new values. Its keys are the
+        grid indices of these chunks. All other chunks are taken from `stored`. If the object would
         contain no chunks, delete it and yield nothing.
         """
         merged = stored | {
@@ -84,9 +84,9 @@ class PartWriter:
     def _merged(self, part: ChunkPart, stored: Bytes | None) -> Bytes | None:
         """Merge new values into a stored chunk, and return the encoded chunk.
 
-        `stored` is the encoded chunk in the store, or None if it does not exist. Elements that are
-        not selected keep their stored values. Return None if the merged chunk need not be stored,
-        because it contains only fill values.
+        `stored` is the encoded chunk in the store, or None if the chunk is missing. Elements that
+        are not selected keep their stored values. Return None if the merged chunk need not be
+        stored, because it contains only fill values.
         """
         values = self.source[(*part.target, ...)]  # with the ellipsis, the result is never a scalar
         try:
