@@ -473,7 +473,7 @@ def test_compressed_streams_are_decoded_in_bounded_pieces(spec, filters, monkeyp
         ("delta", {"dtype": "|O"}, MetadataError, "object"),
         ("delta", {"dtype": "nonsense"}, MetadataError, "nonsense"),
         ("delta", {"dtype": {"names": ["a"]}}, MetadataError, "configuration"),
-        ("delta", {"dtype": "<f8"}, MetadataError, "multiple of the item size"),
+        ("delta", {"dtype": "<f8"}, MetadataError, "multiple of 8 bytes, the item size"),
         ("delta", {"dtype": "<f4", "more": 1}, MetadataError, "more"),
         ("astype", {"encode_dtype": "|S0", "decode_dtype": "<f4"}, MetadataError, "fixed-size"),
         (

@@ -26,8 +26,8 @@ _GROUP = "zarr.codecs"
 def find_entry_point(spec: CodecSpec) -> EntryPoint | None:
     """Return the entry point for a codec, or None if no installed package provides the codec.
 
-    Also return None if the metadata lists the codec as a filter or compressor. In that case, the
-    codec must have the interface of numcodecs (buffer in, buffer out), which zarr-python's codec
+    Also return None if the metadata lists the codec as a filter or compressor, as in Zarr v2. Such
+    a codec must have the interface of numcodecs (buffer in, buffer out), which zarr-python's codec
     classes do not have.
     """
     document = spec.document
@@ -76,8 +76,8 @@ def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """Build the `Step` for a codec class that implements zarr-python's interface.
 
     The step checks the size of the decoded data. If the codec produces a stream of bytes, the size
-    of this stream is not known in advance. A codec that follows it in the chain can then check only
-    that its own decoded data does not exceed a maximum; see `Flow.of_unknown_size`.
+    of this stream is not known in advance. Codecs that come later in the chain can then check only
+    that their own decoded data does not exceed a maximum; see `Flow.of_unknown_size`.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:

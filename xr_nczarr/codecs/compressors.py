@@ -351,7 +351,7 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
     """Determine the size of consecutive Zstandard frames from their headers.
 
-    Return three numbers of bytes:
+    Return two sizes and a position, in bytes:
 
     - The total decoded size that the frames declare, or None if a frame does not declare its size.
     - An upper bound on the total decoded size.
@@ -407,7 +407,8 @@ COMPRESSORS: Mapping[str, Callable[[Flow, Any], Step]] = {
 def crc32(array: NDArray[Any]) -> int:
     """Return the CRC-32 checksum of the bytes of a C-contiguous array.
 
-    If libdeflate is installed, it computes the checksum, because it is four times as fast as zlib.
+    The checksum is computed by libdeflate if it is installed, and otherwise by zlib, which takes
+    four times as long.
     """
     library: Any = zlib if deflate is None else deflate
     return int(library.crc32(bytes_of(array)))

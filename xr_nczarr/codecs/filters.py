@@ -89,14 +89,14 @@ def build_typed(request: StepRequest) -> Step:
         )
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(
-            f"codec {spec.name} requires input whose size is fixed and a multiple of the item size "
-            f"of dtype {quote(dtype)}, which is {dtype.itemsize} bytes ({flow.chunk})"
+            f"codec {spec.name} requires fixed-size input, and its size must be a multiple of "
+            f"{dtype.itemsize} bytes, the item size of dtype {quote(dtype)} ({flow.chunk})"
         )
     is_swapped = dtype != flow.dtype and dtype == flow.dtype.newbyteorder()
     if is_swapped and not spec.is_buffer_filter:
         raise UnsupportedError(
-            f'codec parameter "dtype" is {quote(dtype)}, whose byte order differs from that of the '
-            "array"
+            f'codec parameter "dtype" is {quote(dtype)}, whose byte order differs from the byte '
+            "order of the array"
         )
     if spec.name == "fixedscaleoffset":
         for name in ("scale", "offset"):

@@ -46,8 +46,8 @@ class Flow:
     limited
         Whether `bound` depends on a limit that the user can raise, and not on the chunk's shape.
     rounded
-        Whether the elements are floats rounded by the ``bitround`` codec. numcodecs passes their
-        bits to the next codec as integers.
+        Whether the elements are floats rounded by the ``bitround`` codec. numcodecs passes the bits
+        of these floats to the next codec as integers.
     """
 
     chunk: str
@@ -165,12 +165,12 @@ class Step:
     tolerance
         Function that takes the original values, and returns how much the decoded values may differ
         from them. The function `unlimited_tolerance` allows any difference. It is meant for codecs
-        that detect unacceptable changes themselves, such as ``cast_value``. If None, the codec
-        requires no check: it is lossless, or users choose it to round values, as with ``bitround``.
+        that detect unacceptable changes themselves, such as ``cast_value``. If `tolerance` is None,
+        no check is required: the codec is lossless, or is meant to round values, as ``bitround``.
     decode_many
-        Function that decodes several buffers in one call, which is faster than separate calls. The
-        function returns None if the buffers must be decoded one by one, for example because one of
-        them is damaged. None if the codec has no such function.
+        Function that decodes several buffers in one call, or None if the codec has no such
+        function. One call is faster than separate calls. The function returns None if the buffers
+        must be decoded one by one, for example because one of them is damaged.
     """
 
     decode: Callable[..., Any]
@@ -316,7 +316,7 @@ class ChunkCodec:
         decoded data is copied to this array.
     lossy
         Whether `check_round_trip` must be called after encoding. This is the case if at least one
-        step has a `tolerance`, unless one of the tolerances is `unlimited_tolerance`.
+        step has a `tolerance`, and no step has the tolerance `unlimited_tolerance`.
     decodes_many
         Whether `decode_many` is faster than decoding chunks one by one.
     """
@@ -347,8 +347,8 @@ class ChunkCodec:
 
         Return a new chain, which consists of the remaining codecs, and the partially decoded data
         of each chunk. Missing chunks remain None. If fewer than two chunks are present, or if the
-        last codec cannot decode them in one call, return `self` and the unchanged chunks. The
-        second case includes damaged chunks.
+        last codec cannot decode all present chunks in one call, return `self` and the unchanged
+        chunks. For example, damaged chunks cannot be decoded in one call.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None

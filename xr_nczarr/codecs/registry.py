@@ -122,7 +122,7 @@ def check_codec(
 ) -> None:
     """Check that all codecs of an array and of its shards are known and allowed.
 
-    In contrast to `compile_codec`, configurations and sizes are not checked.
+    In contrast to `compile_codec`, this function does not check configurations and sizes.
 
     Raises
     ------

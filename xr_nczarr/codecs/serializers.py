@@ -205,9 +205,9 @@ def build_categorize(request: StepRequest) -> Step:
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         raise MetadataError(
-            f'codec parameter "dtype" is {quote(codec.dtype)}, and "astype" is '
-            f'{quote(codec.astype)}; expected "dtype" to be the dtype of the input, and "astype" '
-            f"to be an integer dtype ({flow.chunk})"
+            f'codec parameter "dtype" is {quote(codec.dtype)} (expected the dtype of the input), '
+            f'and "astype" is {quote(codec.astype)} (expected an integer dtype) '
+            f"for the {flow.chunk}"
         )
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
     return replace(step, tolerance=lambda _: 0)
