@@ -45,8 +45,8 @@ class Document:
     data
         The stored bytes, or a str if another document contains this one as a JSON string.
     limits
-        Limits on the document's size and depth. The size is checked when the object is created, and
-        the depth when the document is parsed.
+        Limits on the document's size and depth. The size is checked when the `Document` is created,
+        and the depth when its text is parsed.
     consolidated
         Whether the size is limited by ``max_consolidated_bytes`` instead of ``max_metadata_bytes``.
     """
@@ -133,10 +133,7 @@ class Document:
 
     @cached_property
     def _members(self) -> tuple[StrictText, dict[str, tuple[int, int]]]:
-        """The document as valid JSON, and the span of each member's value in this JSON.
-
-        A span consists of a start and an end.
-        """
+        """The document as valid JSON, and the (start, end) span of each member's value in it."""
         strict = strict_text(self._text())
         return strict, strict.members(0)
 
@@ -307,7 +304,7 @@ def read_chunk_shape(value: Json, place: str, shape: tuple[int, ...]) -> tuple[i
     """Parse the chunk shape of an array.
 
     `shape` is the shape of the array. A chunk length of zero is allowed only along a dimension of
-    length zero. It is replaced with 1. `place` is the location of `value` in its document, for
+    length zero, and is replaced with 1. `place` is the location of `value` in its document, for
     error messages.
 
     Raises

@@ -353,13 +353,15 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects
-        Mapping from keys to the previous bytes of objects (including metadata documents) that an
-        unfinished write may have replaced. None stands for an object that did not exist. Readers
-        use the previous bytes instead of the current ones. The mapping is empty if there is no
-        unfinished write that replaces chunks, or if the objects must not be restored.
+        Mapping from keys to bytes, for the objects (chunks and metadata documents) that an
+        unfinished write may have replaced. The bytes are the content before this write, or None for
+        an object that did not exist. Readers use this content instead of the current content. The
+        mapping is empty if there is no unfinished write, or if this write replaces no chunks. It is
+        also empty if the objects must not be restored, or if the store was opened with
+        ``consolidated=True``, because the journal is then not read.
     documents
         Mapping from keys to the bytes of metadata documents, or to None for a document that does
-        not exist. It is empty unless the store was opened for writing.
+        not exist. If the store was not opened for writing, the mapping is empty.
     """
 
     nodes: Mapping[str, Node]

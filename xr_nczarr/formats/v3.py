@@ -168,7 +168,7 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
     """Parse the metadata of an array, except its attributes.
 
     The returned node has the path of the root, because the caller caches it for all arrays with the
-    same metadata. For each of them, `ArrayNode.at_path` creates a copy with the right path.
+    same metadata. For each of these arrays, `ArrayNode.at_path` creates a copy with the right path.
     """
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
@@ -208,8 +208,8 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
 
     A run is a (length, count) pair, which represents consecutive chunks of equal length along a
     dimension. A rectilinear grid has a tuple of runs for each dimension. For a regular grid, the
-    tuple of runs is empty, because all chunks have the same shape. In a sharded array, the chunks
-    of the grid are the shards.
+    tuple of runs is empty, because all chunks have the same shape. In a sharded array, the grid
+    divides the array into shards, so the result describes shards instead of chunks.
     """
     name, configuration = read_definition(value, "chunk_grid")
     place = "chunk_grid.configuration"

@@ -101,8 +101,8 @@ def _parse_level(
 
     `shape` is the shape of a shard or chunk at this level of nesting, in the axis order of the
     array. `order` lists the array's axes in the order in which the codecs of this level receive
-    them. This order differs from that of the array if a ``transpose`` precedes an outer
-    ``sharding_indexed``.
+    them. If a ``transpose`` precedes an outer ``sharding_indexed``, this order differs from the
+    axis order of the array.
 
     The byte order remains a parameter of the ``bytes`` codec. `move_byte_order` later moves it to
     the dtype.
@@ -204,9 +204,9 @@ def parse_spec(
     """Convert a v3 codec to a `CodecSpec`, which uses numcodecs notation.
 
     `place` is the location of the codec in its document, `rank` is the number of dimensions of the
-    array, and `document` is the codec's JSON. `itemsize` is the size in bytes of the array's items,
-    which is the default element size of the shuffle codec, as in zarr-python. The ``bytes`` codec
-    keeps its parameter ``endian``, which `move_byte_order` later moves to the dtype if possible.
+    array, and `document` is the codec's JSON. `itemsize` is the size in bytes of the array's items.
+    As in zarr-python, it is the default element size of the shuffle codec. The ``bytes`` codec
+    keeps its ``endian`` parameter, which `move_byte_order` later moves to the dtype if possible.
     """
     if name == "endian":  # the name of ``bytes`` in the draft, and in v3 until the end of 2023
         name = "bytes"
@@ -242,8 +242,8 @@ def move_byte_order(
 ) -> tuple[DType, tuple[CodecSpec, ...]]:
     """Move the byte order from the ``bytes`` codec to the dtype of the array.
 
-    Return the dtype with the stored byte order, and the codecs, in which ``bytes`` no longer has a
-    parameter ``endian``. In these cases, return both unchanged:
+    Return the dtype with the stored byte order, and the codecs, in which ``bytes`` no longer has an
+    ``endian`` parameter. In the following cases, return both arguments unchanged:
 
     - There is no ``bytes`` codec.
     - The dtype is not built into NumPy (``bfloat16``, for example).
@@ -347,8 +347,8 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
     """Insert the ``bytes`` codec into a codec chain if v3 requires it.
 
     `kinds` maps the name of each codec from another package to ``"array-array"``,
-    ``"array-bytes"`` or ``"bytes-bytes"``. In the returned chain, the `document` of each of these
-    codecs is its v3 JSON.
+    ``"array-bytes"`` or ``"bytes-bytes"``. In the returned chain, the `document` attribute of every
+    codec from another package contains the codec's v3 JSON.
 
     Raises
     ------

@@ -1,10 +1,12 @@
 """Parse and render metadata of the Zarr v3 draft of 25 May 2022, which exists in two variants.
 
-The entry point ``zarr.json`` and the keys of the root documents show which variant a store uses. In
-the draft itself, metadata keys begin with ``meta/`` and chunk keys with ``data/``. zarr-python 2.12
-to 2.18 and GDAL 3.4 to 3.7 implement an earlier version of the draft. In that version, keys begin
-with ``meta/root/`` and ``data/root/``, an array has at most one ``compressor``, and data types are
-typestrings. zarr-python also stores filters in the attributes.
+In the variant that the draft itself describes, metadata keys begin with ``meta/`` and chunk keys
+with ``data/``. The other variant is an earlier version of the draft, which zarr-python 2.12 to 2.18
+and GDAL 3.4 to 3.7 implement. In this earlier version, keys begin with ``meta/root/`` and
+``data/root/``, an array has at most one ``compressor``, and data types are typestrings. zarr-python
+also stores filters in the attributes.
+
+The entry point ``zarr.json`` and the keys of the root documents show which variant a store uses.
 """
 
 from __future__ import annotations
@@ -354,8 +356,8 @@ def render_data_type(dtype: DType, stored: Json = None) -> Json:
     `dtype`, return it unchanged.
 
     Otherwise, numeric types are rendered by name, without a byte order. Raw bytes are rendered by a
-    name such as ``r16``. All other types are rendered as an extension with a typestring. If their
-    items have a fixed size, raw bytes are declared as the fallback type.
+    name such as ``r16``. All other types are rendered as an extension with a typestring. For types
+    with fixed-size items, the extension declares raw bytes as its fallback type.
     """
     if typestrings.describes(stored, dtype, partial(parse_data_type, fallback=True)):
         return stored
