@@ -51,11 +51,11 @@ def is_record_document(data: Bytes) -> bool:
 class SimilarStores:
     """A record of the remote folders whose stores have consolidated metadata.
 
-    Usually, either all stores in a folder have consolidated metadata, or none of them do. For each
-    folder, this record therefore counts the stores with consolidated metadata that were opened
-    since the last store without it. The count is used to predict whether the next store has
-    consolidated metadata. If that store lacks it despite the prediction, opening the store takes
-    one more batch of requests.
+    Usually, either all stores in a folder have consolidated metadata, or none of them do. This
+    record therefore contains a count for each folder. Opening a store with consolidated metadata
+    adds 1 to the count of its folder. Opening a store without consolidated metadata resets the
+    count to 0. If the count is high enough, the next store in the folder is expected to have
+    consolidated metadata. If it has none, opening this store takes one more batch of requests.
     """
 
     def __init__(self) -> None:
@@ -65,8 +65,8 @@ class SimilarStores:
     def expect_consolidated(self, store: Store) -> bool:
         """Return whether `store` should be expected to have consolidated metadata.
 
-        This is the case if the last two stores that were opened in the same remote folder had it.
-        Return False for a local store.
+        Return True if the last two stores that were opened in the same remote folder had
+        consolidated metadata. Return False for a local store.
         """
         return store.remote and self._counts.get(_folder(store), 0) >= _MIN_STORES
 
@@ -179,15 +179,16 @@ class DocumentSource:
         candidates
             The formats of the Zarr versions to look for.
         keys
-            Key of the journal, and keys of the root documents of all `candidates` except rarely
-            used Zarr versions.
+            The keys to fetch: the key of the journal, and the keys of the root documents of all
+            `candidates` for which `Format.is_rare` is False.
         denied
             See `fetch`.
         consolidated_first
-            Whether to fetch consolidated metadata and the journal before the other documents,
-            provided that the stores most recently opened in the same folder had consolidated
-            metadata. The other documents are then fetched only if this store has no consolidated
-            metadata, or has a journal.
+            Whether to fetch consolidated metadata and the journal before the other documents. This
+            option has no effect if `SimilarStores.expect_consolidated` returns False. If it has an
+            effect, the other documents are fetched only in three cases: the store has no
+            consolidated metadata, the store has a journal, or access to a document is denied and
+            `can_assume_missing` returns False.
         """
         first, others = list(keys), list[str]()
         if consolidated_first and similar_stores.expect_consolidated(self.store):
@@ -232,9 +233,9 @@ def can_assume_missing(
 ) -> bool:
     """Return whether inaccessible root documents can be treated as missing.
 
-    Some inaccessible documents do not exist: a public bucket that does not allow listing returns
-    403 for missing objects. `documents` maps keys to the accessible root documents. All other root
-    documents can be treated as missing in two cases:
+    An inaccessible document may simply be missing: a public bucket that does not allow listing
+    returns 403 for missing objects. `documents` maps keys to the accessible root documents. All
+    other root documents can be treated as missing in two cases:
 
     - There is only one candidate format, and `documents` shows that the store has this format.
     - `consolidated` is True, and consolidated metadata is accessible.

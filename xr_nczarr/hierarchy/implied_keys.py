@@ -36,12 +36,17 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
     """Return an array node with the separator that the keys of the stored chunks use.
 
-    The node is returned unchanged if its metadata declares the separator. It is also returned
-    unchanged if the first or the last chunk is stored under a key with the default separator of the
-    Zarr version. Otherwise, the array's folder is listed. If it contains chunks, and all of their
-    keys have the alternative separator, the returned node has this separator. If only some keys
-    have it, the default is kept. Readers try the default separator first, so a new chunk with the
-    alternative separator could be hidden by an old chunk with the default separator.
+    The node is returned unchanged in two cases:
+
+    - The metadata declares the separator.
+    - The first or the last chunk is stored under a key with the default separator of the Zarr
+      version.
+
+    Otherwise, the array's folder is listed. If the folder contains chunks, and all their keys have
+    the alternative separator, the returned node has the alternative separator. In all other cases,
+    for example if the folder contains keys with both separators, the default separator is kept.
+    Readers try the default separator first, so an old chunk with the default separator could hide
+    a new chunk with the alternative separator.
     """
     if len(node.key_notations) == 1:
         return node

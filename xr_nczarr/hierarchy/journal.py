@@ -1,9 +1,9 @@
 """Define the write journal, which records the previous content of documents that a write changes.
 
 The journal is one object at the root of a store. It is written before the first document changes,
-and removed after the last document has changed. As long as the journal exists, readers use the
-previous content, unless all documents have already changed. The next writer restores the previous
-content. Other programs ignore the journal.
+and removed after the last document has changed. While the journal exists, readers use the previous
+content until all documents have changed. If the write is interrupted, the next writer restores the
+previous content. Programs that do not know the journal ignore it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Journal:
         order. The previous content is a str that represents the bytes in Latin-1, or None for a new
         object. The digest is empty for an object that the write removes.
     appended
-        The region that the write appends to each array, as a mapping of array paths to lists of
-        [start, stop] pairs, one per dimension. The stop is exclusive.
+        Mapping from array paths to the region that the write appends to the array. A region is a
+        list that contains one [start, stop] pair for each dimension. The stop is exclusive.
     chunks
         Whether the objects include chunks. If so, readers must use the journal even if the store
         has consolidated metadata.

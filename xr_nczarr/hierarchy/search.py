@@ -62,17 +62,18 @@ class HierarchyOptions:
     subgroups
         Whether to read the subgroups of `group` as well.
     listed_children
-        Function that returns the names and kinds of the children listed in a group's metadata, or
-        None if the metadata has no such lists. Conventions such as NCZarr define the lists.
+        Function that takes a group, and returns the names and kinds of the children that the
+        group's metadata lists. The function returns None if the metadata does not list the
+        children. Conventions such as NCZarr define these lists.
     sidecars
         Names of additional documents that a convention stores next to a node's documents.
     with_sidecars
         Whether to read the sidecars of every node. If False, sidecars are read only if there is no
         other way to find the children of a group.
     consolidated_first
-        Whether to fetch consolidated metadata and the journal before the other documents, provided
-        that the stores most recently opened in the same folder had consolidated metadata. If this
-        store does not have it, one more batch of requests is needed.
+        Whether to fetch consolidated metadata and the journal before the other documents. This is
+        done only if the last two stores opened in the same remote folder had consolidated metadata.
+        If this store has no consolidated metadata, one more batch of requests is then needed.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
     limits
@@ -339,8 +340,8 @@ class _Search:
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
         """Yield the path and the kind (None if unknown) of each child of the groups.
 
-        If a group's metadata does not list its children, the store is listed. If sidecars
-        may exist, they are then read too, because they may list the children.
+        If a group's metadata does not list the group's children, the group's folder is listed. If
+        such a group may have sidecars, they are read too, because sidecars may list the children.
 
         Raises
         ------
@@ -419,8 +420,8 @@ class _Search:
         """Mark arrays as broken if one array has overwritten the files of another.
 
         Some file systems do not distinguish names such as "a" and "A". The metadata can then
-        contain both names, although only the files of one exist. All arrays at or under
-        either name become broken nodes.
+        contain both names, although the file system contains only one of them. All arrays at or
+        under either name become broken nodes.
         """
         if self.store.remote or len({*map(fold_name, self.nodes)}) == len(self.nodes):
             return
@@ -481,7 +482,7 @@ class _Search:
         keys = ", ".join(filter(None, (zarr.consolidated_key for zarr in candidates)))
         return NotFoundError(
             f"no consolidated metadata found ({keys})",
-            remedy="Open the store with consolidated=None or consolidated=False, or consolidate it",
+            remedy="Consolidate the store, or open it with consolidated=None or consolidated=False",
         )
 
 
