@@ -150,9 +150,9 @@ class ChunkedArray:
         """Explain the LimitError that is raised if a stored chunk exceeds `_max_object_bytes`.
 
         This context manager adds to the message that the limit depends on the shape, dtype and
-        codec of the chunks. It also replaces the remedy. No option can change this limit, so the
-        user is told to rewrite the chunk or to correct the metadata. Other errors raised in the
-        ``with`` block are not changed.
+        codec of the chunks. It also replaces the remedy: because no option can change this limit,
+        the new remedy is to rewrite the chunk or to correct the metadata. Other errors raised in
+        the ``with`` block are not changed.
         """
         try:
             yield

@@ -60,8 +60,8 @@ class Plan:
     result_shape
         Shape of the values that the caller reads or writes. For an orthogonal selection, this is
         `shape` without the dimensions that are indexed with an integer. For a pointwise selection,
-        the first item of `shape` is the number of points. `result_shape` contains the broadcast
-        shape of the index arrays instead of this item.
+        this is `shape`, but with the broadcast shape of the index arrays in place of its first
+        item, the number of points.
     count
         Number of parts, which is also the number of touched chunks.
     axes

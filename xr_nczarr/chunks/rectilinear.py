@@ -24,7 +24,8 @@ Array = npt.NDArray[Any]
 class ShiftedKeys(ChunkKeys):
     """The chunk keys of a box, which is a rectangular region of an array's chunk grid.
 
-    `first` is the index, in the grid of the whole array, of the first stored object in the box.
+    `first` is the grid index of the first stored object in the box, relative to the start of the
+    whole array.
     """
 
     first: tuple[int, ...]
