@@ -273,8 +273,8 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
 
     NumPy always rounds by the rule ``nearest-even``. `values` contains the numbers before rounding,
     and `nearest` contains NumPy's results. NumPy rounds a number beyond the largest float to
-    infinity. Other rules can round such a number to the largest float instead, unless its magnitude
-    reaches the next power of two. For float32, this power is 2**128.
+    infinity. Other rules can round such a number to the largest float instead, if its magnitude is
+    less than the next power of two. For float32, this power is 2**128.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES

@@ -166,7 +166,7 @@ class Step:
         Function that takes the original values, and returns how much the decoded values may differ
         from them. The function `unlimited_tolerance` allows any difference. It is meant for codecs
         that detect unacceptable changes themselves, such as ``cast_value``. If `tolerance` is None,
-        no check is required: the codec is lossless, or is meant to round values, as ``bitround``.
+        no check is required: the codec is lossless, or rounds values on purpose, as ``bitround`` does.
     decode_many
         Function that decodes several buffers in one call, or None if the codec has no such
         function. One call is faster than separate calls. The function returns None if the buffers
@@ -204,7 +204,7 @@ class StepRequest:
     limits: Limits
 
     def settings(self, **defaults: Any) -> dict[str, Any]:
-        """Return the codec's parameters, with `defaults` for those that are not configured.
+        """Return the codec's parameters, with `defaults` for omitted parameters.
 
         Raises
         ------

@@ -85,8 +85,8 @@ def compile_codec(
         variable-length item.
     custom
         Mapping from codec ids to codec classes with the numcodecs interface. These classes take
-        precedence over all other codecs. Pickled objects are refused unless the mapping contains a
-        class for ``pickle``.
+        precedence over all other codecs. If the mapping contains no class for ``pickle``, pickled
+        objects are refused.
     plugins
         Whether to use Zarr v3 codecs that other packages register with zarr-python.
 

@@ -33,7 +33,7 @@ _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
 
 
 def build_bytes(request: StepRequest) -> Step | None:
-    """Build the `Step` that swaps bytes, or return None if they are already in the stored order.
+    """Build the `Step` that swaps bytes, or return None if no swap is needed.
 
     Usually, the array's dtype has the stored byte order, so no bytes have to be swapped. There are
     two exceptions:

@@ -23,8 +23,8 @@ _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 class ShardIndex:
     """The format of the index in each shard of an array.
 
-    If shards are nested, each level of nesting has its own `ShardIndex`. The inner chunks of a
-    shard are then the shards of the next level.
+    If shards are nested, each level of nesting has its own `ShardIndex`. Each inner chunk at one
+    level is a shard at the next level.
 
     Attributes
     ----------
