@@ -83,7 +83,7 @@ class Format(ABC):
     consolidated_key
         Key of the consolidated metadata, or None if the version has no such metadata.
     consolidated_by_default
-        Whether new stores get consolidated metadata unless the caller opts out.
+        Whether new stores get consolidated metadata by default.
     is_rare
         Whether a store is checked for this version only after the common versions are ruled out.
     has_groups

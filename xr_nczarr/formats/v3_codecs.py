@@ -108,8 +108,8 @@ def _parse_level(
     the dtype.
 
     This package applies codecs that precede ``sharding_indexed`` to each inner chunk instead of to
-    the whole shard. It therefore supports such codecs only if they reorder elements or convert each
-    element independently.
+    the whole shard. It therefore supports a codec in this position only if the codec reorders
+    elements or converts each element independently.
     """
     specs = _parse_specs(value, place, len(shape), itemsize)
     names = [spec.name for spec in specs]

@@ -428,7 +428,7 @@ def _render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
     """Render the members ``chunk_memory_layout`` and ``codecs`` of an array's metadata.
 
     `declared` is the dtype that the rendered ``data_type`` describes. If its byte order differs
-    from the node's, an ``endian`` codec is added.
+    from the byte order of the node's dtype, an ``endian`` codec is added.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))
