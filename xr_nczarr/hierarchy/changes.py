@@ -70,7 +70,7 @@ def refresh_consolidated(
     Raises
     ------
     RefusedError
-        If the path of a node contains a backslash, because its document cannot be read.
+        If the path of a node contains a backslash. The document of such a node cannot be read.
     """
     zarr = hierarchy.zarr
     if zarr.consolidated_key is None:

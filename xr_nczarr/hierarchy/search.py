@@ -400,8 +400,8 @@ class _Search:
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
         """Return all keys at which a node can have documents.
 
-        If `kind` is ``"array"``, the key of a document that only groups have is omitted. If it is
-        ``"group"``, the key of a document that only arrays have is omitted.
+        If `kind` is ``"array"``, the key of the document that only groups have is omitted. If
+        `kind` is ``"group"``, the key of the document that only arrays have is omitted.
         """
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
