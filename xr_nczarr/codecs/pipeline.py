@@ -166,7 +166,7 @@ class Step:
         Function that takes the original values, and returns how much the decoded values may differ
         from them. The function `unlimited_tolerance` allows any difference. It is meant for codecs
         that detect unacceptable changes themselves, such as ``cast_value``. If `tolerance` is None,
-        no check is required: the codec is lossless, or rounds values on purpose, as ``bitround`` does.
+        no check is required: the codec is lossless, or rounds on purpose, as ``bitround`` does.
     decode_many
         Function that decodes several buffers in one call, or None if the codec has no such
         function. One call is faster than separate calls. The function returns None if the buffers
