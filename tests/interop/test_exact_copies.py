@@ -381,7 +381,7 @@ def test_copy_reports_unsupported_attribute_names(tmp_path: Path) -> None:
         xr_nczarr.copy(source, copied)
     for sentence in (
         "the attribute point of /v of type t (compound)",
-        "the attribute _nczarr_x of /v, whose name is reserved for NCZarr",
+        "the attribute _nczarr_x of /v (NCZarr reserves this attribute name)",
         "the attribute flag of /v of type e (enum)",
     ):
         assert sentence in str(info.value)

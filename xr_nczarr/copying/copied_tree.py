@@ -54,8 +54,8 @@ class CopiedTree(Tree):
     skipped
         Descriptions of everything that was left out.
     arrays
-        The source arrays whose chunks may be copied unchanged, keyed by the path of the copied
-        array.
+        Mapping from the paths of arrays in the copy to the corresponding source arrays. It contains
+        only arrays whose chunks may be copied unchanged.
     """
 
     chunks: Mapping[str, int] = field(default_factory=dict)
@@ -67,16 +67,16 @@ class CopiedTree(Tree):
     def add_source(self, source: Source) -> None:
         """Add all groups and variables of a source.
 
-        No values are read, except that strings may be read to find the length of the longest one.
+        Values are not read, with one exception: strings may be read to find the longest string.
 
         Raises
         ------
         NotFoundError
-            If a dimension of `chunks` does not exist.
+            If `chunks` contains a dimension that the source does not have.
         ConflictError
             If a chunk length is less than 1.
         UnsupportedError
-            If the layout cannot express a part of the source, and `skip_unsupported` is False.
+            If the target cannot express a part of the source, and `skip_unsupported` is False.
         """
         self._check_chunks(source)
         self.leave_out([description for _, description in source.unsupported])
@@ -99,7 +99,7 @@ class CopiedTree(Tree):
             self.leave_out([f"that {quote(path)} is unlimited" for path in unlimited])
 
     def check_names(self) -> None:
-        """Raise ConflictError if the layout does not allow the name of a variable or dimension."""
+        """Raise ConflictError if the target does not allow the name of a variable or dimension."""
         for group in self.root.walk():
             for name in group.variables:
                 stored_name(name)
@@ -144,7 +144,7 @@ class CopiedTree(Tree):
             self.skipped.append(f"the variable {quote(variable.path)}: {error.problem}")
 
     def _add(self, source: Source, group: Group, variable: Variable) -> None:
-        """Add a variable of the source, including its values, to a group of this tree."""
+        """Add a variable from the source, with its values, to a group in this tree."""
         if variable.error is not None:
             raise variable.error.add_context(store=source.store.name)
         assert variable.node is not None
@@ -160,16 +160,17 @@ class CopiedTree(Tree):
             self.arrays[path] = array.stored
 
     def _encoded(self, variable: Variable, data: Any) -> EncodedVariable:
-        """Encode a variable, using only types that the layout supports.
+        """Encode a variable, using only types that the target supports.
 
-        `data` contains the values of the variable. Its dtype is that of ``variable.node``.
+        `data` contains the values of the variable, and has the dtype of ``variable.node``.
 
         Raises
         ------
         ConflictError
-            If a string is longer than the width that an attribute of the source declares.
+            If a string is longer than the maximum that an attribute declares, such as
+            ``_nczarr_maxstrlen``.
         UnsupportedError
-            If the layout does not support the type.
+            If the target does not support the type.
         """
         assert variable.node is not None
         layout, dtype, attributes = self.layout, data.dtype, dict(variable.attributes)
@@ -210,7 +211,7 @@ class CopiedTree(Tree):
         """Return the encoding of a variable, and whether the caller requested changes to it.
 
         The encoding contains only the keys for chunks, shards and codecs. The second value is True
-        if the caller requested any codecs, or chunk lengths that differ from those of the source.
+        if `codecs` is not None, or if `chunks` changes a chunk length of the variable.
         """
         node, names = variable.node, [dimension.name for dimension in variable.dimensions]
         assert node is not None
@@ -254,9 +255,10 @@ class CopiedTree(Tree):
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return, for each dimension, either one length for all chunks or the length of each chunk.
+    """Return the chunk lengths of a variable along each dimension.
 
-    For sharded arrays, return the lengths of the shards instead.
+    For each dimension, return one number if the chunk grid is regular, or else the length of each
+    chunk. If the array is sharded, return the lengths of its shards instead.
     """
     node = variable.node
     assert node is not None
@@ -267,7 +269,7 @@ def _stored_chunks(variable: Variable) -> list[Any]:
 
 
 def _fill_value(variable: Variable, layout: Layout) -> Any:
-    """Return a fill value for the copied array that does not mask any value of the source.
+    """Return a fill value that masks no values of the source, for use in the copied array.
 
     Return None if the copied array must not have a fill value.
 

@@ -85,7 +85,10 @@ def netcdf_tree(
 
 
 def _describe(variable: xr.Variable, item: Variable) -> None:
-    """Set the attributes, the type and the array node of `item` from an xarray variable."""
+    """Describe an xarray variable in `item`, the corresponding variable of the netCDF tree.
+
+    The attributes, the type and the array node of `item` are set.
+    """
     encoding, shape = variable.encoding, variable.shape
     is_string = is_unicode_dtype(variable.dtype)
     dtype = np.dtype(object) if is_string or variable.dtype.kind == "O" else variable.dtype
@@ -108,7 +111,7 @@ def _describe(variable: xr.Variable, item: Variable) -> None:
         chunks, shards = requested_shapes(encoding, shape, characters=False)
         chunk = chunk_shape(chunks, shape, dtype, **options)
     except (NczarrError, TypeError, ValueError) as error:
-        _log.warning("%s: chunks or codecs in the encoding are ignored: %s", item.path, error)
+        _log.warning("%s: ignoring invalid chunks or codecs in the encoding: %s", item.path, error)
     item.node = ArrayNode(
         path=item.path,
         shape=shape,

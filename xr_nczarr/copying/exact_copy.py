@@ -124,10 +124,14 @@ def copy(
     dimensions.
 
     Until the copy is complete, readers do not recognize the target as a store. To resume an
-    interrupted copy, run it again. The copy is resumed only if the source is known to be unchanged,
-    which can be checked for local files and object stores. Otherwise (plain HTTP, reference sets),
-    the copy starts over. It also starts over if the target is a zip file, or if the machine has
-    been rebooted: a reboot may lose chunks that have not reached the disk.
+    interrupted copy, run it again. The new run starts over in these cases:
+
+    - The source or the arguments have changed.
+    - Changes in the source cannot be detected. They can be detected in local files and object
+      stores, but not over plain HTTP or in reference sets.
+    - The target is a zip file or a netCDF file.
+    - The copy replaces a store on a local disk.
+    - The machine has been rebooted. A reboot may lose chunks that have not reached the disk.
 
     Parameters
     ----------
@@ -150,8 +154,8 @@ def copy(
         single label selects one element, but does not drop the dimension.
     engine
         The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C (if
-        netCDF4 is installed), and anything else with ``"nczarr"``. A copy made with any other
-        engine may lack parts of the file that the engine does not return.
+        netCDF4 is installed), and anything else with ``"nczarr"``. Other engines may not return
+        all parts of a file. The copy then lacks the parts that the engine did not return.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks
@@ -179,18 +183,18 @@ def copy(
     Raises
     ------
     ExistsError
-        If the target exists and is not an interrupted copy. With `overwrite`, this error is raised
-        only if the copy is a store but the existing target is not, or if the copy is a netCDF file
-        but the existing target is not.
+        If the target exists and is not an interrupted copy. With `overwrite`, the error is raised
+        only if the existing target is of a different kind than the copy: a store can replace only
+        a store, and a netCDF file can replace only a netCDF file.
     NotFoundError
         If the source, the engine, or a requested group, variable, dimension or label does not
         exist. The error is also raised if the parent folder of a new netCDF file does not exist.
     RefusedError
         If the target is the source or is inside the source.
     ConflictError
-        If a chunk length is invalid, another write is changing the target in an object store, or
-        the source changes during the copy. In the last case, the copy is not completed, and the
-        next run starts over.
+        If a chunk length is invalid, or another write is changing the target in an object store.
+        If the source changes during the copy. The copy is then not completed, and the next run
+        starts over.
     UnsupportedError
         If the target does not support a type. Nothing is written in this case.
     StorageError
@@ -216,7 +220,7 @@ def copy(
     ):
         raise UnsupportedError(
             "zarr_format, dialect and consolidated do not apply to a netCDF file",
-            remedy="Leave out these options, or pass the name of a store, such as out.nczarr",
+            remedy="Leave out these options, or write to a store, such as out.nczarr",
             store=file,
         )
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
@@ -273,7 +277,7 @@ def _file_path(location: Location) -> str | None:
     if location.path is None:
         raise UnsupportedError(
             "netCDF files can be written only to a local disk",
-            remedy="Pass a local path, or the name of a store, such as out.nczarr",
+            remedy="Pass a local path as the target, or write to a store, such as out.nczarr",
             store=mask(location.url),
         )
     return location.path
@@ -400,9 +404,13 @@ def _inspect_target(
 
     Returns
     -------
-    tuple
-        Whether the target is a store, whether to resume, and why an interrupted copy cannot be
-        resumed. The reason is empty if there is no interrupted copy, or if it can be resumed.
+    bool
+        Whether the target is a store.
+    bool
+        Whether to resume an interrupted copy.
+    str
+        The reason why an interrupted copy cannot be resumed. Empty if there is no interrupted copy,
+        or if it can be resumed.
 
     Raises
     ------

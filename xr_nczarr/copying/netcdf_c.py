@@ -2,8 +2,8 @@
 
 netCDF4-python itself cannot be used for exact copies. It does not distinguish characters from
 strings in attributes, and it leaves out variables of unknown types. If several groups define
-dimensions with the same name, it assumes that a variable uses the one in the nearest group. If this
-assumption is wrong, it may truncate the values of the variable.
+dimensions with the same name, it assumes that a variable uses the dimension in the nearest group.
+If this assumption is wrong, it may truncate the values of the variable.
 """
 
 from __future__ import annotations
@@ -179,9 +179,9 @@ class Handle:
 def _reopened(path: str, *_: int) -> Handle:
     """Open a file, or return the handle if this process has already opened the file.
 
-    The other arguments are the modification time and the size of the file. If either has changed,
-    the file is reopened. The file stays open until the process ends. The garbage collector must not
-    close it at an unpredictable time, because closing a file acquires the HDF5 lock.
+    The arguments after `path` are the modification time and the size of the file. If either has
+    changed, the file is reopened. The file stays open until the process ends. The garbage collector
+    must not close it at an unpredictable time, because closing a file acquires the HDF5 lock.
     """
     return Handle(path)
 

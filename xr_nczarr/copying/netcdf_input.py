@@ -61,7 +61,7 @@ class NetcdfFile:
     unsupported
         Types, variables and attributes that NCZarr cannot express, as (path, description) tuples.
         An attribute is listed under the path of its group or variable. Unsupported variables also
-        appear in `root`, but have no values. Their `error` says why they are unsupported.
+        appear in `root`, but have no values. Their attribute `error` contains the reason.
 
     Raises
     ------
@@ -165,7 +165,10 @@ class NetcdfFile:
         return chunk_shape(None, shape, dtype, blocks=None, allow_longer=allow_longer)
 
     def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
-        """Return the value of elements that were never written, or None if it is undefined."""
+        """Return the value of elements that were never written.
+
+        Return None if the file does not define this value.
+        """
         if dtype.hasobject:
             return ""
         undefined, fill = ctypes.c_int(), np.zeros(1, dtype.newbyteorder("="))
@@ -195,11 +198,11 @@ class NetcdfFile:
                 type_name = self._user_type(ncid, xtype)
                 self.unsupported.append((path, f"{where} of type {type_name}"))
             elif is_bookkeeping(name):
-                self.unsupported.append((path, f"{where}, whose name is reserved for NCZarr"))
+                self.unsupported.append((path, f"{where} (NCZarr reserves this attribute name)"))
             else:
                 value = self._attribute(place, xtype)
                 if _UNFIT.search("".join(value) if isinstance(value, str | list) else ""):
-                    self.unsupported.append((path, f"{where}, {_UNFIT_REASON}"))
+                    self.unsupported.append((path, f"{where} ({_UNFIT_REASON})"))
                     continue
                 if name == "_FillValue" and dtype is not None:
                     value = _fill_scalar(value, dtype)
@@ -267,9 +270,10 @@ class NetcdfValues(BackendArray):
         kinds of boxes correctly:
 
         - boxes of length 1 along all unlimited dimensions,
-        - boxes of length 1 along all dimensions before the last unlimited one.
+        - boxes of length 1 along all dimensions before the last unlimited dimension.
 
-        A box that may extend beyond the end of the variable is therefore split into such boxes.
+        A box that may extend beyond the end of the variable is therefore split into boxes of these
+        kinds.
         """
         outer = range(max(self.unlimited, default=0))
         last = [start + length - 1 for start, length in zip(starts, lengths, strict=True)]
@@ -320,15 +324,15 @@ class NetcdfValues(BackendArray):
 
 # Lone surrogates (from bytes that are not UTF-8), and characters that JSON escapes as \u.
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
-_UNFIT_REASON = "which contains characters that netCDF-C cannot read from JSON"
+_UNFIT_REASON = "the value contains characters that netCDF-C cannot read from JSON"
 _KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
 
 
 def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
     """Convert a ``_FillValue`` attribute to a scalar if it contains text.
 
-    Any other value is returned unchanged. `dtype` is the dtype of the variable, which can differ
-    from the attribute's.
+    Any other value is returned unchanged. `dtype` is the dtype of the variable. The attribute can
+    have a different dtype.
     """
     if value is NO_STRINGS:
         return ""

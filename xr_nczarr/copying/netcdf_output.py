@@ -66,7 +66,7 @@ class FileLayout(Layout):
 
     @property
     def has_vlen_strings(self) -> bool:
-        """Whether strings without a requested width are stored as variable-length strings."""
+        """Whether strings have variable length if no fixed width is requested. Always True."""
         return True
 
 
@@ -92,7 +92,7 @@ def inexpressible_sizes(root: Group) -> list[str]:
 
 
 def remove_rejected_attributes(root: Group) -> list[str]:
-    """Remove attributes whose names netCDF-C rejects, and return a description of each of them."""
+    """Remove attributes whose names netCDF-C rejects, and return their descriptions."""
     descriptions = []
     for group in root.walk():
         holders: list[Group | Variable] = [group, *group.variables.values()]
@@ -101,7 +101,7 @@ def remove_rejected_attributes(root: Group) -> list[str]:
                 if name in _RESERVED or not is_netcdf_name(normalize("NFC", name)):
                     del holder.attributes[name]
                     where = f"the attribute {quote(name)} of {quote(holder.path)}"
-                    descriptions.append(f"{where}, whose name netCDF-C rejects")
+                    descriptions.append(f"{where} (netCDF-C rejects this attribute name)")
     return descriptions
 
 

@@ -111,7 +111,11 @@ class Subset:
         return replace(source, root=root, values_of=values_of, unsupported=unsupported)
 
     def _wanted(self, top: Group, everything: Mapping[str, Variable]) -> set[str]:
-        """Return the paths of the variables to include. `everything` maps paths to variables."""
+        """Return the paths of the variables to include.
+
+        `top` is the group to which the subset is limited. `everything` maps the paths of all
+        variables of the source to the variables.
+        """
         below = {variable.path for variable in top.all_variables()}
         wanted = chosen_paths(self.variables, below, "variable")
         if self.variables is not None:

@@ -109,10 +109,10 @@ def _swaps_bytes(spec: CodecSpec) -> bool:
 def _copy_objects(
     array: ChunkedArray, write: ArrayWrite, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy the objects of an array in batches, except for those in `existing`.
+    """Copy the objects (chunks or shards) of an array in batches.
 
-    For each batch, yield two numbers: how many objects it contains, and how many of them were
-    copied from the source.
+    Objects whose keys are in `existing` are not copied. For each batch, yield two numbers: the
+    number of objects in the batch, and the number of objects that were copied from the source.
     """
     node = write.node
     size = math.prod(node.object_shape) * node.dtype.itemsize
@@ -129,7 +129,10 @@ def _copy_objects(
 def _copy_batch(
     array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]
 ) -> Sequence[Index]:
-    """Copy the objects at the `wanted` indices, and return the indices that the source lacks."""
+    """Copy the chunks (or shards) at the indices in `wanted`.
+
+    Return the indices of the chunks (or shards) that the source lacks.
+    """
     missing = wanted
     for keys in array.node.key_notations:
         pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in missing]
@@ -148,7 +151,7 @@ def _store_fill_chunks(node: ArrayNode, store: Store, chunks: Sequence[Index]) -
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
-    """Split or rechunk a write so that no two dask blocks share a stored object.
+    """Split or rechunk a write so that no two dask blocks share a stored chunk (or shard).
 
     Most writes are only rechunked. If a write of more than 1 GiB needs to be rechunked, it is first
     split into several writes, because dask would otherwise keep too many blocks in memory.
@@ -162,9 +165,9 @@ def _is_large(write: ArrayWrite) -> bool:
 
 
 def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
-    """Split a write into parts of up to `max_bytes`, along the boundaries of stored objects.
+    """Split a write into parts of at most `max_bytes`, without dividing any chunk (or shard).
 
-    A part contains at least one object, even if that object is larger than `max_bytes`.
+    A part contains at least one chunk (or shard), and can therefore be larger than `max_bytes`.
     """
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]

@@ -75,7 +75,8 @@ class ReferenceDocument:
         Raises
         ------
         ReferenceSetError
-            If the document has changed since it was opened, or if this process cannot find it.
+            If the document has changed since it was opened, or this process cannot find the
+            document.
         """
         token = self._token
         references = _used.get(token)

@@ -6,7 +6,7 @@ the key is looked up. Any other generator is expanded to a list of keys with ref
 - All of its keys are chunk keys with the same prefix.
 - Each number in the chunk index is either a constant or ``scale * value + shift``, where ``value``
   is the value of a single integer dimension.
-- The chunk index determines the values of all dimensions.
+- Each chunk index belongs to exactly one combination of dimension values.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Generator(PickledByFields):
 
     @property
     def pattern(self) -> KeyPattern | None:
-        """The pattern of all keys, or None if the generator must be expanded."""
+        """The pattern that all keys share, or None if the generator must be expanded."""
         return self._chunk_keys[0] if self._chunk_keys else None
 
     def find(self, key: str, index: Sequence[int]) -> Reference | None:
@@ -147,12 +147,12 @@ class Generator(PickledByFields):
             yield self._member(dict(zip(self.dimensions, combination, strict=True)))
 
     def _member(self, values: Values) -> tuple[str, Reference]:
-        """Compute the key and the reference from one value of each dimension."""
+        """Compute the key and the reference for the given dimension values."""
         key = str(self._compute_key(values))
         if is_metadata(key) or not key:
             raise ReferenceSetError(
-                "the generator declares an empty key or a metadata document; expected only chunk "
-                "keys",
+                "the generator declares an empty key, or the key of a metadata document; expected "
+                "only chunk keys",
                 key=key,
             )
         return key, self._reference(key, values)
@@ -168,10 +168,10 @@ class Generator(PickledByFields):
 
     @cached_property
     def _chunk_keys(self) -> tuple[KeyPattern, list[_IndexNumber]] | None:
-        """The pattern of all keys, and a formula for each number in their chunk indices.
+        """The pattern that all keys share, and a formula for each number in the chunk index.
 
-        None if the generator must be expanded, because it does not meet the conditions in the
-        module docstring.
+        None if the generator does not meet the conditions in the module docstring, and therefore
+        must be expanded.
         """
         first = {name: domain[0] for name, domain in self.dimensions.items()}
         split = split_chunk_key(str(self._compute_key(first)))

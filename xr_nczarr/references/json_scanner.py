@@ -100,7 +100,7 @@ def remove_markers(members: dict[str, object]) -> int:
 
 
 class _Block:
-    """A block of the document's text that begins at the start of a member."""
+    """A block of the JSON document's text, starting at the beginning of an object member."""
 
     def __init__(self, text: bytes | memoryview) -> None:
         # Pad the text, because some reads extend beyond its end.
@@ -113,7 +113,7 @@ class _Block:
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
         """Move the regular members at the start of the block into `builder`.
 
-        If there are too few of them, no members are moved.
+        If there are too few regular members, nothing is moved.
 
         Returns
         -------

@@ -73,8 +73,9 @@ def _locate_document(location: Location, options: ReferenceOptions) -> Location:
     """Return the location of the document of a reference set.
 
     If the target is a ``reference://`` URL, the `fo` storage option contains the location of the
-    document, or the document itself. Otherwise, the location of the target is returned. If the
-    location is a path without a protocol, the `target_protocol` storage option is its protocol.
+    document, or the document itself. For any other target, the document is the target itself. If
+    the document's location is a path without a protocol, the `target_protocol` storage option is
+    used as the protocol.
 
     Raises
     ------
@@ -185,7 +186,10 @@ def _open_records(url: str, options: ReferenceOptions) -> ReferenceStore:
 
 
 def record_document(store: Store) -> bytes | None:
-    """Return the metadata document if `store` is a folder of parquet files, or None otherwise."""
+    """Return the ``.zmetadata`` document of a reference set in parquet files.
+
+    Return None if `store` does not contain such a document.
+    """
     for _, document in store.fetch_present([_RECORDS]):
         if is_record_document(document):
             return bytes(document)

@@ -107,8 +107,8 @@ class RecordSet(ReferenceSet):
     def load(self, keys: Sequence[str]) -> None:
         """Cache the record files that contain the references for `keys`.
 
-        All files are fetched in one call. If they do not all fit in the cache, only the first ones
-        are fetched.
+        The files are fetched in one call. If the cache is too small for all of them, only the first
+        files that fit are fetched.
         """
         placed = map(self._row_of, keys)
         self.records.load(place[0] for place in placed if place is not None)
@@ -170,10 +170,11 @@ class RecordSet(ReferenceSet):
                         yield key, reference
 
     def urls(self, limit: int) -> set[str]:
-        """Return a sample of the URLs: the ones in the references to the first `limit` chunks.
+        """Return the URLs in the references to the first `limit` chunks, as a sample of all URLs.
 
         If a record file is damaged or too large, all references to chunks of its array are skipped.
-        The error is raised later, when a reference in that file is needed.
+        This method does not raise the error. It is raised later, when a reference in the file is
+        needed.
         """
         urls = set[str]()
         for array, grid in self._grids.items():

@@ -1,6 +1,6 @@
 """Parse reference documents of versions 0 and 1, and convert version 1 to version 0.
 
-Declaring a key twice is an error, whether in ``refs``, in ``gen`` or in both. This error is usually
+Declaring a key twice is an error: in ``refs``, in ``gen``, or once in each. This error is usually
 raised when the document is parsed. If a generator that is not expanded declares the key, the error
 is not raised until the key is looked up.
 
@@ -103,8 +103,8 @@ def parse_references(
     document
         The document, as JSON or as a dictionary. The JSON may be compressed with gzip or Zstandard.
     template_overrides
-        A mapping of names to templates. They are added to the templates in the document, and
-        replace templates of the same name.
+        Mapping from names to templates. These templates are added to the templates in the document,
+        and replace any that have the same name.
     templates
         The language of the templates. ``"safe"`` allows little more than names and arithmetic.
         ``"jinja2"`` allows almost everything that jinja2's immutable sandbox allows. Use it only
@@ -350,7 +350,7 @@ def tabulate(
     builder: TableBuilder | None = None,
     render_url: Callable[[str], str] = str,
 ) -> ReferenceSet:
-    """Build a reference set from the references in `refs` and those in `builder`.
+    """Build a reference set from the references in `refs` and `builder`.
 
     References to the chunks of large arrays are moved from `refs` to tables. The function
     `render_url` renders the templates in a URL.
@@ -453,8 +453,8 @@ def _domain(value: Any, place: str) -> Domain:
 def _expand_into(refs: dict[str, Any], generator: Generator, max_references: int) -> None:
     """Expand a generator, and store all of its references in `refs`.
 
-    This is necessary if the generator has no `pattern`, because it then cannot look up individual
-    keys.
+    A generator must be expanded if it has no `pattern`, because such a generator cannot look up
+    individual keys.
 
     Raises
     ------

@@ -60,8 +60,9 @@ class ReferenceTrust(Trust):
     untrusted: bool = False
 
     def for_untrusted(self, document: str | None) -> ReferenceTrust:
-        """Return rules that confine an untrusted set to its folder and the locations in `allow`.
+        """Return the rules for an untrusted set.
 
+        The set may refer only to locations in its own folder, and to the locations in `allow`.
         `document` is the absolute path or the URL of the set. None means that the set is in memory,
         and therefore has no folder.
         """
@@ -113,7 +114,7 @@ class ReferenceTrust(Trust):
         )
 
     def remedy(self, location: str) -> str:
-        """Return the instruction that tells the caller how to allow a location."""
+        """Return the part of an error message that tells the caller how to allow a location."""
         allowed = f'storage_options={{"allow": [{_folder(location)!r}]}}'
         return f"If you trust the reference set, allow that location: {allowed}"
 
@@ -185,8 +186,8 @@ def _protocols(url: str) -> list[str]:
 def origin_of(url: str) -> str:
     """Return the scheme and host (or bucket) of a URL, such as ``s3://bucket``.
 
-    For a chained URL, this is the origin of the last URL. All ``memory://`` URLs have the same
-    origin.
+    For a chained URL, return the origin of the last URL in the chain. All ``memory://`` URLs have
+    the same origin.
     """
     last = url.rpartition("::")[2]
     return "memory://" if last.startswith("memory://") else "/".join(last.split("/")[:3])

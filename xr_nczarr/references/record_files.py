@@ -95,8 +95,8 @@ class RecordFiles:
         Raises
         ------
         ReferenceSetError
-            If a file cannot be read. If `set_id` is not None, also if a file does not exist or
-            belongs to another set.
+            If a file cannot be read. If `set_id` is not None, this error is also raised for a file
+            that does not exist or belongs to another set.
         LimitError
             If a file has more than `max_rows` rows, or is larger than `max_bytes`.
         UnsupportedError
@@ -159,7 +159,7 @@ class RecordFiles:
         size = file.size - _NUMBER_BYTES * file.rows
         if size > self.max_bytes:
             raise LimitError(
-                f"URLs and inline data total {size:,} bytes, which exceeds the limit of "
+                f"the URLs and inline data take up {size:,} bytes, which exceeds the limit of "
                 f"{self.max_bytes:,} bytes",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )

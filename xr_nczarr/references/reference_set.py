@@ -114,7 +114,7 @@ class ReferenceSet(PickledByFields):
         """Return the table that contains all references to the chunks of an array.
 
         `keys` are the array's chunk keys, and `rank` is its number of dimensions. Return None if
-        the array has no table, or if some of its chunks may be declared elsewhere.
+        the array has no table, or if some of its chunks may be declared outside the table.
         """
         pattern = KeyPattern(keys.prefix, keys.separator if rank > 1 else ".", rank)
         return None if pattern in self.generators else self.tables.get(pattern)
@@ -193,7 +193,7 @@ class ReferenceSet(PickledByFields):
         return sum(generator.key_count for generator in generators)
 
     def chunk_counts(self) -> Counter[str]:
-        """Count the references to the chunks of each array, except those that generators declare.
+        """Count the references to the chunks of each array, without references from generators.
 
         Return a counter that maps the prefix of an array's chunk keys to the number of references.
         """

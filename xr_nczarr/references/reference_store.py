@@ -172,9 +172,9 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        Many chunks are looked up together, because this is faster than looking them up one by one.
-        However, this requires that one `ReferenceTable` contains references to all of these chunks,
-        and that all references are byte ranges of files in one local store.
+        If possible, the chunks are looked up together, which is faster than looking them up one by
+        one. This is possible only if all of their references are in a single `ReferenceTable`, and
+        are byte ranges of files in one local store.
         """
         fetched = self._fetch_together(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched

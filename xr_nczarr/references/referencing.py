@@ -112,9 +112,9 @@ def write(
 
         An existing set is replaced. On a local disk, the replacement is atomic. Elsewhere, if the
         existing set is a directory of parquet files, its metadata document is removed first. Old
-        parquet files that the new set does not overwrite remain in the directory. If this function
-        also wrote the old set, a dataset that was opened from it raises a `ReferenceSetError` when
-        it needs a parquet file that has been replaced.
+        parquet files that the new set does not overwrite remain in the directory. A dataset that
+        was opened from the old set may later need a parquet file that has been replaced. If this
+        function also wrote the old set, the dataset then raises a `ReferenceSetError`.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
@@ -129,7 +129,7 @@ def write(
     storage_options, target_options
         Storage options for `source` and for `target`.
     limits
-        Limits for reading `source`: a `Limits`, or a mapping with some of its fields.
+        Limits for reading `source`: a `Limits`, or a mapping from limit names to values.
     progress
         Whether to show how many references have been written.
 
@@ -138,8 +138,9 @@ def write(
     UnsupportedError
         If `source` or `target` names a group inside a store or set. If a chunk that is not stored
         inline is a compressed entry of a zip file, because references cannot point to such an
-        entry. If parquet files are requested, but pyarrow is not installed, or parquet files cannot
-        represent the set. For example, they cannot represent generators or Zarr v3 stores.
+        entry. If the target is a directory of parquet files, but pyarrow is not installed. If
+        parquet files cannot represent the set, for example because it has generators or refers to
+        a Zarr v3 store.
     ConflictError
         If the target exists and is not a reference set.
 
@@ -226,8 +227,8 @@ def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) 
 def _is_other_document(folder: LocalStore | RemoteStore, name: str) -> bool:
     """Return whether an object exists and is neither a reference document nor empty.
 
-    An object that is too large for a reference document is assumed to be something else, without
-    reading it.
+    An object that is too large for a reference document is not read. The function then returns
+    True.
     """
     size = folder.size(name)
     if not size:
@@ -250,8 +251,9 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
     """Write a directory of parquet files, replacing any existing reference set in it.
 
     A local directory is replaced atomically. In a remote directory, the metadata document of the
-    existing set is removed first, and that of the new set is written last. A set therefore never
-    mixes old and new files. If writing fails, the files written so far are deleted if possible.
+    existing set is removed first, and the metadata document of the new set is written last. A set
+    therefore never mixes old and new files. If writing fails, the files written so far are deleted
+    if possible.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:

@@ -267,8 +267,8 @@ def _generator(
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the distance in bytes between neighboring chunks along each dimension.
 
-    Return None if the spacing along a dimension varies. `distances` contains the distance of each
-    chunk from the first one, in C order.
+    Return None if the spacing along a dimension varies. `distances` contains the distance in bytes
+    of each chunk from the first chunk, in C order.
     """
     grid = distances.reshape(shape)
     strides = []

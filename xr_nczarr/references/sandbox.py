@@ -49,8 +49,8 @@ class _NamedTemplate:
 class Sandboxed(PickledByFields):
     """A picklable function that renders a jinja2 template for given dimension values.
 
-    `text` is the source of the template. `templates` contains the sources of the other templates to
-    which it may refer, keyed by name.
+    `text` is the source of the template, which may refer to other templates. `templates` maps the
+    names of these other templates to their sources.
     """
 
     text: str

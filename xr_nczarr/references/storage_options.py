@@ -41,8 +41,8 @@ class ReferenceOptions:
         Protocol and options for the document, and for targets with the same scheme and host (or
         bucket) as the document.
     remote_protocol, remote_options
-        Protocol and options for the targets: the objects to which the set refers. If no protocol is
-        given, the options apply to all protocols.
+        Protocol and options for the targets, which are the objects to which the set refers. If
+        `remote_protocol` is not given, `remote_options` apply to all protocols.
     template_overrides, templates
         See `parse_references`.
     allow
@@ -214,7 +214,7 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
     """Parse fsspec's `fs` option: a filesystem, or a mapping from protocols to filesystems.
 
     A value in the mapping can also be a dict of filesystem options. Return two values: the mapping,
-    and the protocol for URLs that have none (or None if `fs` does not determine this protocol).
+    and the protocol for URLs without one. The protocol is None if `fs` does not determine it.
     """
     if fs is None:
         return {}, None

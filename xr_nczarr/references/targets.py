@@ -51,7 +51,7 @@ class Targets:
     trust
         The locations to which the set may refer.
     protocol
-        Protocol for URLs that have none. If None, such URLs are relative to the document.
+        Protocol for URLs without one. If None, these URLs are relative to the document.
     options
         (prefix, options) pairs, sorted from the longest prefix to the shortest. The first pair
         whose prefix matches a URL contains the options for that URL, either as a mapping of storage
@@ -116,7 +116,7 @@ class Targets:
         return next((item for item in self.options if is_below(url, item[0])), ("", {}))
 
     def locate(self, url: str) -> tuple[str, str]:
-        """Return an identifier of the store that contains an object, and the object's key in it.
+        """Return an identifier of the store that contains an object, and the object's key.
 
         URLs with equal identifiers share a store. There is one store for each local drive, for each
         chained URL, and for each combination of bucket and options. Other URLs share a store if

@@ -75,9 +75,10 @@ The filtered value does not count as an argument.
 class _Scope(NamedTuple):
     """The names that an expression may use: dimensions and the arguments of a template call.
 
-    In `names`, each argument is paired with the scope of the call, which determines what the names
-    in the argument mean. `within` contains the names of the templates that are being inlined,
-    outermost first. `depth` is the nesting depth of the expression.
+    `names` maps each name to its meaning. A dimension is a `DimensionValue`. An argument is a tuple
+    of its syntax node and the scope of the call. The names in the argument are looked up in this
+    scope. `within` contains the names of the templates that are being inlined, outermost first.
+    `depth` is the nesting depth of the expression.
 
     `budget` is an iterator that limits the number of syntax nodes in a template. Compiling a node
     consumes one item. If no items are left, the template has too many nodes. All scopes of a
@@ -210,8 +211,9 @@ class Templates:
     ) -> Expression:
         """Compile the template `name`, so that it can be inlined in an expression that uses it.
 
-        `scope` is the scope of this expression. If the expression is a template call, `arguments`
-        contains the arguments of the call. If it consists only of the name, `arguments` is empty.
+        `scope` is the scope of the expression that uses the template. If this expression is a call,
+        such as ``{{name(x=1)}}``, `arguments` contains the arguments of the call. Otherwise, the
+        expression is only the name, and `arguments` is empty.
         """
         if name not in self._texts:
             raise ReferenceSetError(
