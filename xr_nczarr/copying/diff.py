@@ -317,7 +317,7 @@ def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray
 def _is_same_json(first: Any, second: Any) -> bool:
     """Return whether two attributes are JSON objects or lists with equal contents.
 
-    netCDF-C reads such attributes as text. The texts can differ even if the contents are equal,
+    netCDF-C reads these attributes as text. The texts can differ even if the contents are equal,
     because different programs format the same JSON differently.
     """
     texts = [value for value in (first, second) if isinstance(value, str)]

@@ -140,8 +140,8 @@ def copy(
         engine opens.
     target
         A path, URL or mapping. If a path ends in ``.nc``, ``.nc4``, ``.cdf`` or ``.netcdf``, the
-        copy is a netCDF-4 file, which requires the netCDF4 package. To create a store with such a
-        name instead, append the fragment ``#mode=nczarr,file``.
+        copy is a netCDF-4 file, which requires the netCDF4 package. To create a store with one of
+        these endings instead, append the fragment ``#mode=nczarr,file``.
     group
         The group that becomes the root of the target. If None, the whole source is copied.
     variables

@@ -191,7 +191,7 @@ def _generators(table: ReferenceTable) -> list[Json]:
     """Return generators (elements of ``gen``) that declare all references of a table.
 
     Each generator declares the chunks in a slice of the chunk grid along the array's first
-    dimension. Either these chunks are evenly spaced in one file, or each of them is a separate
+    dimension. Either these chunks are evenly spaced in one file, or each chunk is a separate
     object whose URL ends in the chunk key.
 
     Return an empty list if the chunks are too irregular, or if some of them have no reference.

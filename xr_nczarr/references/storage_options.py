@@ -195,7 +195,7 @@ class ReferenceOptions:
           a mapping from protocols and URL prefixes to their options.
         - Otherwise, if the caller passed options for the document, return only these options.
         - Otherwise, return the options for the longest URL prefix that matches `folder`. If there
-          are no such options, return an empty dict.
+          is no matching prefix, return an empty dict.
         """
         if "::" in folder:
             return {**self.by_location, **self.same_origin_options}
