@@ -28,6 +28,7 @@ import xr_nczarr
 from tests.interruptions import InterruptedMapping
 from tests.processes import in_a_new_interpreter
 from tests.reading import RAW, assert_reads_as, peak_memory, read_groups
+from tests.servers import S3Server
 from tests.small_stores import plain_objects
 from tests.stores import (
     VINTAGES,
@@ -43,6 +44,7 @@ from tests.stores import (
 from xr_nczarr.cli.main import main
 from xr_nczarr.copying import dataset_input, inputs, transfer
 from xr_nczarr.errors import ConflictError, RefusedError
+from xr_nczarr.storage import RemoteStore
 from xr_nczarr.writing import lazy_sources
 
 
@@ -610,6 +612,27 @@ def test_interrupted_copy_command_explains_how_to_continue(
     )
     assert xr_nczarr.diff(source, target).whole
     assert sorted(os.listdir(tmp_path)) == ["one", os.path.basename(target)]
+
+
+def test_interrupted_replacement_of_remote_store_can_be_completed(
+    tmp_path: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = xr.Dataset({"a": ("x", np.arange(4.0)), "b": ("x", np.arange(4.0))})
+    xr_nczarr.to_nczarr(dataset, tmp_path / "one")
+    options = {"target_options": s3_server.storage_options, "overwrite": True}
+    xr_nczarr.copy(tmp_path / "one", "s3://bucket/two", **options)
+    copy_from, calls = RemoteStore.copy_from, itertools.count()
+
+    def interrupted(store: RemoteStore, *arguments: Any) -> Any:
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return copy_from(store, *arguments)
+
+    monkeypatch.setattr(RemoteStore, "copy_from", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        xr_nczarr.copy(tmp_path / "one", "s3://bucket/two", **options)
+    assert caught.value.__notes__ == ["The copy is incomplete: run it again to complete it"]
+    assert xr_nczarr.copy(tmp_path / "one", "s3://bucket/two", **options).resumed
 
 
 def test_copy_does_not_overwrite_existing_target(tmp_path: Path, capsys) -> None:

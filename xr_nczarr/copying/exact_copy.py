@@ -319,7 +319,7 @@ def _copy_to_store(
     with Transaction.locked(store, owner, locking="always", force=overwrite) as transaction:
         exists, resumed, restart_reason = _inspect_target(transaction, mark, overwrite)
         plan.mark, plan.resumed = mark or b"{}", resumed
-        resumable = before is not None and not (exists or store.single_file)
+        resumable = before is not None and not transaction.is_staged(exists)
 
         def copy_values(work: Store) -> tuple[list[str], int]:
             copied = copy_chunks(plan.writes, tree.arrays, work, resumed, progress)

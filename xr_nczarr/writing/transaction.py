@@ -206,7 +206,7 @@ class Transaction:
         try:
             return self.commit(plan, write_values, staged=staged)
         except Exception as error:
-            left = _state_after_failure(plan, self.store, in_place=not self._is_staged(staged))
+            left = _state_after_failure(plan, self.store, in_place=not self.is_staged(staged))
             if isinstance(error, NczarrError):
                 error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
             else:  # raised by dask, or by a function in its graph
@@ -263,14 +263,15 @@ class Transaction:
 
         A staging store contains the objects of the target, unless the plan creates a new store.
         """
-        if self._is_staged(staged):
+        if self.is_staged(staged):
             with self.store.atomic_replacement(empty=plan.new, exclusive=plan.exclusive) as staging:
                 yield staging
         else:
             yield self.store
             self.store.flush()
 
-    def _is_staged(self, requested: bool) -> bool:
+    def is_staged(self, requested: bool) -> bool:
+        """Return whether a write replaces the target as a whole at the end; see `commit`."""
         return self.store.single_file or (requested and self.store.replaceable)
 
     def _prepare(self, plan: WritePlan, work: Store) -> None:
