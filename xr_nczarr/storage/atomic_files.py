@@ -113,10 +113,13 @@ def existing_folder(path: str) -> str:
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     """Replace the directory `old` with the directory `new`, and remove the old directory.
 
-    `old` need not exist. If it exists, and the system can swap two directories atomically, there is
-    a complete directory at `old` at all times. Otherwise, two renames are needed. If the process is
-    killed between the two renames, there is no directory at `old`. In that case, the old directory
-    is left under a hidden name, and the new directory is still at `new`.
+    If `old` does not exist or `exclusive` is true, there is only one rename, from `new` to `old`.
+    Otherwise, the two directories are swapped atomically if the system supports that. There is then
+    a complete directory at `old` at all times.
+
+    On other systems, `old` is first renamed to a hidden name, and then `new` is renamed to `old`.
+    If the process is killed between the two renames, there is no directory at `old`. The old
+    directory is then left under the hidden name, and the new directory is still at `new`.
 
     Raises
     ------
@@ -157,7 +160,7 @@ def file_manager_files(folder: str) -> list[str]:
 
 
 def concurrent_creation_error(store: str) -> ExistsError:
-    """Return the error to raise if another writer creates the store during a write."""
+    """Return the error to raise if another writer created the store during this write."""
     return ExistsError(
         "another writer created the store at the same time",
         remedy="Check what the new store contains. To replace it, pass mode='w' to to_nczarr, or "

@@ -177,8 +177,8 @@ class CachingStore(_WrapperStore):
     def _fill(self, keys: Iterable[str]) -> dict[str, Bytes | AccessDeniedError | None]:
         """Download all objects at `keys` that are not cached yet, and add them to the cache.
 
-        A response cannot be cached if it is a web page, an AccessDeniedError, or None (for a
-        missing object). Return a dict that maps the key of each such response to the response.
+        Return a dict mapping keys to the responses that cannot be cached. These are web pages,
+        AccessDeniedErrors, and None for missing objects.
         """
         missing = [
             key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None

@@ -113,8 +113,8 @@ class FsspecClient(RemoteClient):
     def within(cls, filesystem: Any, url: str, rules: Rules = DEFAULT_RULES) -> Self:
         """Return a client for a URL in a filesystem that the caller created.
 
-        An HTTP filesystem is replaced by one that has the same options, but checks responses. An
-        asynchronous filesystem is replaced by its synchronous equivalent; see `synchronous`.
+        An HTTP filesystem is replaced by a filesystem with the same options that checks responses.
+        An asynchronous filesystem is replaced by its synchronous equivalent; see `synchronous`.
         """
         if is_http(filesystem):
             return cls.connect(url, filesystem.storage_options, rules)
@@ -426,7 +426,7 @@ def _unpickled(
     """Return the unpickled client, which is created by ``rebuild(filesystem, root)``.
 
     For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. The
-    files do not exist in any other process, so an `UnreachableConnection` is returned there. For
+    files exist only in that process. In any other process, return an `UnreachableConnection`. For
     all other kinds of filesystem, `process` is None.
     """
     client = rebuild(filesystem, root)

@@ -151,17 +151,17 @@ class CheckedResponse(aiohttp.ClientResponse):
         and the size of the whole object. If the header does not state the size, the object is
         assumed to end with the last byte sent.
 
-        A suffix is a range that counts from the end of the object. For any other requested range,
-        the sent range may end before the requested range ends. No error is raised here in that
-        case, because the caller notices that bytes are missing.
+        This method accepts a sent range that ends too early, because the caller notices that bytes
+        are missing. However, a requested suffix (a range that counts from the end of the object)
+        must be sent up to the end of the object.
 
         Raises
         ------
         aiohttp.ClientPayloadError
             If no range was requested, if the header is missing or invalid, or if the sent range
             does not contain the first requested byte. If a suffix was requested, the error is
-            also raised if the header does not state the object's size, or if the sent range does
-            not reach the object's end.
+            also raised if the header does not state the object's size, or if the sent range ends
+            before the object ends.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -391,9 +391,9 @@ def web_options(options: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
     """Return options that make fsspec's HTTP filesystem check responses and redirects.
 
     The result also contains the given `options`, except that ``auth`` and ``cookies`` are replaced
-    by headers. `rules` determines the timeouts, the size limit and the permitted servers. If
-    `options` also specifies timeouts, they are used instead. In the same way, `options` can replace
-    the default maximum number of redirects.
+    by headers. `rules` determines the timeouts, the size limit and the permitted servers. Timeouts
+    in `options` take precedence over the timeouts in `rules`. `options` can also replace the
+    default maximum number of redirects.
     """
     read_timeout = rules.retry.timeout_seconds
     # Waiting for a free connection can take this long, because earlier requests must end first.

@@ -126,8 +126,8 @@ class Location:
 class StoreObject(NamedTuple):
     """A folder in a store that must be accessed through obstore or zarr-python.
 
-    `unwrapped` is the location of the same objects for access without zarr-python. For example, it
-    is the directory behind a zarr-python `LoggingStore`. It is None if there is no such location.
+    `unwrapped` is a location at which the same objects can be accessed without zarr-python, such as
+    the directory behind a zarr-python `LoggingStore`. It is None if there is no such location.
     """
 
     store: Any

@@ -142,8 +142,8 @@ def open_store(
 ) -> Store:
     """Open the store at a location.
 
-    This function makes no remote requests of its own. fsspec may make some when it creates the
-    filesystem, for example to open an archive in a chained URL.
+    This function itself makes no remote requests. However, fsspec may make requests when it creates
+    the filesystem, for example to open an archive in a chained URL.
 
     Parameters
     ----------
@@ -180,8 +180,8 @@ def open_url(
 ) -> LocalStore | RemoteStore:
     """Open the folder at a path or an fsspec URL.
 
-    This function makes no remote requests of its own. fsspec may make some when it creates the
-    filesystem, for example to open an archive in a chained URL.
+    This function itself makes no remote requests. However, fsspec may make requests when it creates
+    the filesystem, for example to open an archive in a chained URL.
 
     Parameters
     ----------
@@ -328,8 +328,8 @@ def _check_chain(url: str) -> None:
     Each of the following is rejected:
 
     - A cache with a path. fsspec would ignore the path.
-    - A protocol that is followed by another URL but cannot wrap one. fsspec would ignore the
-      rest of the URL.
+    - A protocol that is followed by another URL, but cannot wrap another filesystem. fsspec would
+      ignore the rest of the URL.
     - A zip file within a zip file, if the URL does not name the inner zip file.
     - A cache followed by another cache, because most combinations of caches fail. Only
       ``simplecache`` may precede another cache.
@@ -445,8 +445,8 @@ def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the storage options for `rest`, the part of a chained URL after the first ``::``.
 
     The options for the first URL in `rest` are nested in `options`, under ``target_options`` or
-    under the protocol of that URL. If an option is in both, its value under the protocol takes
-    precedence. Options nested under other protocols are kept.
+    under the protocol of that URL. If an option is nested under both, its value under the protocol
+    takes precedence. Options nested under other protocols are kept.
     """
     scheme = rest.partition("::")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}

@@ -30,7 +30,7 @@ class ForkState:
         Name of the library's package, if the library counts as used as soon as the package is
         imported. Otherwise, None.
     used
-        Whether the library was used in this process. The code that uses it sets this attribute.
+        Whether the library was used in this process. The caller of the library sets this attribute.
     forked
         Whether this process was forked from a process that had used the library.
     """
@@ -48,8 +48,8 @@ class ForkState:
         if self.forked:
             verb = "imported" if self.package else "used"
             raise StorageError(
-                f"{library} cannot be used in a forked process if the parent process {verb} it "
-                "before the fork",
+                f"{library} cannot be used in this process, which was forked after {library} was "
+                f"{verb}",
                 remedy='Use threads, or start processes with the method "spawn" or "forkserver"',
                 store=store,
             )

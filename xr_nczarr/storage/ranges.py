@@ -170,7 +170,7 @@ def cut_ranges(
 def merge_ranges(
     ranges: Sequence[ByteRange], *, max_gap: int = 64 << 10, max_length: int = 16 << 20
 ) -> list[MergedRange]:
-    """Merge ranges of the same object that overlap, or are at most `max_gap` bytes apart.
+    """Merge ranges that are in the same object, and overlap or are at most `max_gap` bytes apart.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ class RemoteStore(Store):
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
-        """Whether other processes can write individual objects at the same time."""
+        """Whether other processes can write single objects while this process uses the store."""
         return self.connection.shared
 
     @property
@@ -72,7 +72,7 @@ class RemoteStore(Store):
 
     @property
     def max_puts(self) -> int:  # type: ignore[override]
-        """Maximum number of objects to encode and write concurrently, one per thread."""
+        """Maximum number of objects to encode and write concurrently, each in its own thread."""
         return IN_FLIGHT if self.remote and not self._client.sequential else 1
 
     def __reduce__(self) -> tuple[Any, ...]:

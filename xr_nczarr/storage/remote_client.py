@@ -208,7 +208,8 @@ class RemoteClient(Connection):
         """Return the result of `action`, which accesses the object at `key`.
 
         If `action` fails with a transient error, it is repeated as often as `Rules.retry` allows.
-        The last exception is converted with `_failure` and raised.
+        If the last attempt fails, or the error is not transient, the exception is converted with
+        `_failure` and raised.
         """
         for _ in self.rules.retry.tries():
             try:

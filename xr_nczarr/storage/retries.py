@@ -77,9 +77,10 @@ class Retry:
     attempts
         Maximum number of attempts for a request, including the first.
     total_seconds
-        Time limit in seconds for all attempts together. A request is retried only if enough time is
-        left for the wait and for another attempt as long as the previous one. With the default
-        values, there is time for five attempts even if the server never responds.
+        Time limit in seconds for all attempts together. A request is retried only if there is
+        enough time left for the wait and another attempt. The new attempt is assumed to take the
+        same time as the previous one. With the default values, there is time for five attempts even
+        if the server never responds.
     first_wait, max_wait
         First and longest wait between two attempts, in seconds. The wait doubles after each
         attempt. Each wait is then shortened by a random fraction of up to one half.

@@ -24,8 +24,8 @@ class S3(S3FileSystem):  # type: ignore[misc]
         """Return the entries under a prefix, or an empty list if there are no entries.
 
         If there are no entries, s3fs's own method also looks for an object with the same name as
-        the prefix. To find this object, s3fs lists the whole parent folder. The method defined here
-        avoids that extra request.
+        the prefix. To find this object, s3fs lists the whole parent folder. `S3._ls` does not make
+        this extra request.
         """
         path = self._strip_protocol(path).rstrip("/")
         if not path:

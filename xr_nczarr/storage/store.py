@@ -60,14 +60,14 @@ class Store(ABC):
         Whether a fill value of 0 marks missing values. This is False for reference sets, because
         the tools that create them write 0 if the original file declares no fill value.
     shared
-        Whether other processes can write individual objects at the same time.
+        Whether other processes can write single objects while this process uses the store.
     locks_processes
         Whether `lock` also excludes other processes. Such a lock is released when the process that
         holds it ends.
     replaceable
         Whether `atomic_replacement` can replace the whole content of the store atomically.
     max_puts
-        Maximum number of objects to encode and write concurrently, one per thread.
+        Maximum number of objects to encode and write concurrently, each in its own thread.
     has_folders
         Whether there can be a folder at a key where an object is expected. If there is one,
         fetching this key raises an error.
@@ -174,7 +174,7 @@ class Store(ABC):
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
-        If a store cannot determine which object the error applies to, it raises the error.
+        If a store cannot determine to which object access was denied, it raises the error instead.
         """
         return self.fetch(keys)
 

@@ -346,8 +346,8 @@ def _unlock(descriptor: int, path: str) -> None:
 
     On Windows, an open file cannot be removed, so `locked` removes the lock file later. On other
     systems, the lock is released when the caller closes `descriptor`. If the lock file was moved
-    together with its directory, it is not removed. A lock file that cannot be removed is left in
-    place, and can be used again.
+    together with its directory, it is not removed. If the lock file cannot be removed, it is left
+    in place, and the next call to `locked` uses it again.
     """
     with suppress(OSError):
         if _fcntl is None:

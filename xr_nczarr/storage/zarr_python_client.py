@@ -173,10 +173,10 @@ class ZarrPythonClient(RemoteClient):
         self._run(self._put, items)
 
     def create(self, key: str, data: Bytes) -> bool:
-        """Write an object unless it already exists. Always return False.
+        """Write an object unless it already exists, and return False in both cases.
 
-        zarr-python does not report whether this call created the object. The caller must therefore
-        compare the stored object with `data`.
+        zarr-python does not report whether this call created the object. To find out, the caller
+        must compare the stored object with `data`.
         """
         self._check_accepted(key)
         action = self.store.set_if_not_exists
@@ -258,7 +258,8 @@ class ZarrPythonClient(RemoteClient):
         check_key(key, self.name)
         if not self._accepts(key):
             raise UnsupportedError(
-                f"stores of type {type(self.store).__name__} support only Zarr v3",
+                "the key is not valid in Zarr v3, the only version that stores of type "
+                f"{type(self.store).__name__} support",
                 remedy="Pass zarr_format=3",
                 store=self.name,
                 key=key,

@@ -166,10 +166,10 @@ def _read_entries(source: Any, store: str) -> dict[str, ZipEntry]:
 def _folder(entries: Mapping[str, ZipEntry], first: str, archive: str) -> str:
     """Return the folder that contains the Zarr store, with a trailing slash, or "" for the root.
 
-    If all entries are in one folder, that folder contains the store. The folder named after the zip
-    file contains the store if all of the following conditions are met:
+    If all entries are in one folder, this folder contains the store. Otherwise, the folder that has
+    the same name as the zip file contains the store if all of these conditions are met:
 
-    - The first entry is in that folder.
+    - The first entry of the zip file is in this folder.
     - The folder contains a ``.zgroup``.
     - The only entry outside the folder is another ``.zgroup``, for a group without attributes.
 
