@@ -18,7 +18,7 @@ from xr_nczarr.cli.commands import COMMANDS
 from xr_nczarr.cli.main import main
 
 USAGE = "Usage: nczarr {} [OPTIONS] {}"
-NO_STORE = "no Zarr metadata found (zarr.json, .zmetadata"
+NO_STORE = "no Zarr metadata found (tried zarr.json, .zmetadata"
 WRONG = {
     # ---- targets that are not stores
     "nothing there": ("info nothing", "nothing: the path does not exist"),

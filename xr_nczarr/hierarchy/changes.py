@@ -13,9 +13,9 @@ from xr_nczarr.model import BrokenNode, Json
 def render_documents(hierarchy: Hierarchy, *, consolidated: bool) -> dict[str, bytes]:
     """Render the documents of a hierarchy as a dict mapping keys to bytes, in write order.
 
-    A node's documents come before its parent's, and the root's documents come after all others. An
-    interrupted write therefore does not look like a complete dataset. If `consolidated` is True,
-    the dict includes consolidated metadata.
+    The documents of a node come before the documents of its parent, and the documents of the root
+    come last. An interrupted write therefore does not look like a complete dataset. If
+    `consolidated` is True, the dict includes consolidated metadata.
     """
     zarr = hierarchy.zarr
     documents: dict[str, bytes] = {}

@@ -124,7 +124,7 @@ class DocumentSource:
         ----------
         denied
             Dict to which an AccessDeniedError is added for each inaccessible key. If None, the
-            first such error is raised instead.
+            first AccessDeniedError is raised instead.
 
         Raises
         ------
@@ -184,11 +184,15 @@ class DocumentSource:
         denied
             See `fetch`.
         consolidated_first
-            Whether to fetch consolidated metadata and the journal before the other documents. This
-            option has no effect if `SimilarStores.expect_consolidated` returns False. If it has an
-            effect, the other documents are fetched only in three cases: the store has no
-            consolidated metadata, the store has a journal, or access to a document is denied and
-            `can_assume_missing` returns False.
+            Whether to fetch consolidated metadata and the journal first, and the other documents
+            only if they are needed. This option has no effect if
+            `SimilarStores.expect_consolidated` returns False.
+
+            The other documents are needed in three cases:
+
+            - The store has no consolidated metadata.
+            - The store has a journal.
+            - Access to a document is denied, and `can_assume_missing` returns False.
         """
         first, others = list(keys), list[str]()
         if consolidated_first and similar_stores.expect_consolidated(self.store):
@@ -211,11 +215,12 @@ class DocumentSource:
     def _without_pages(
         self, present: dict[str, Bytes], requested: Sequence[str]
     ) -> dict[str, Bytes]:
-        """Remove HTML pages that the server sends in place of missing objects.
+        """Return `present` without the HTML pages that the server sent for missing objects.
 
         `present` maps keys to the received bytes. To find out which page the server sends for a
-        missing object, request a key that is almost certainly missing (the journal). Raise an error
-        for any other HTML page, such as a login form, because it may hide an existing document.
+        missing object, this method requests a key that is almost certainly missing (the journal).
+        Any other HTML page, such as a login form, raises an error, because it may hide an existing
+        document.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         if pages and self.page_for_missing is None and JOURNAL not in requested:

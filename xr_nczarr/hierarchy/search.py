@@ -71,9 +71,9 @@ class HierarchyOptions:
         Whether to read the sidecars of every node. If False, sidecars are read only if there is no
         other way to find the children of a group.
     consolidated_first
-        Whether to fetch consolidated metadata and the journal before the other documents. This is
-        done only if the last two stores opened in the same remote folder had consolidated metadata.
-        If this store has no consolidated metadata, one more batch of requests is then needed.
+        Whether to fetch consolidated metadata and the journal first if the last two stores opened
+        in the same remote folder had consolidated metadata. If it turns out that this store has no
+        consolidated metadata, opening it takes one more batch of requests.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
     limits
@@ -283,8 +283,8 @@ class _Search:
 
         Return the requested group as a one-element list, or an empty list if there is no such
         group. The requested group must have a metadata document, but its ancestors need none. If
-        an ancestor's metadata names its child groups, the next group on the path must be among
-        them.
+        an ancestor's metadata names its child groups, these names must include the next group on
+        the path.
         """
         paths = paths_above(self.options.group)[:-1]
         if len(paths) > self.options.limits.max_depth:
@@ -341,7 +341,7 @@ class _Search:
         """Yield the path and the kind (None if unknown) of each child of the groups.
 
         If a group's metadata does not list the group's children, the group's folder is listed. If
-        such a group may have sidecars, they are read too, because sidecars may list the children.
+        this group may have sidecars, its sidecars are read too, because they may list the children.
 
         Raises
         ------
@@ -473,7 +473,7 @@ class _Search:
         keys = ", ".join(dict.fromkeys(zarr.root_keys()[0] for zarr in candidates))
         is_empty = not self.store.remote and not any(self.store.list_names(""))
         return NotFoundError(
-            f"no Zarr metadata found ({'the store is empty' if is_empty else keys})",
+            f"no Zarr metadata found ({'the store is empty' if is_empty else 'tried ' + keys})",
             remedy="Check the path. To open a group, pass the path of the store, and the path of "
             "the group as group=",
         )
@@ -481,7 +481,7 @@ class _Search:
     def _not_consolidated(self, candidates: Sequence[Format]) -> NotFoundError:
         keys = ", ".join(filter(None, (zarr.consolidated_key for zarr in candidates)))
         return NotFoundError(
-            f"no consolidated metadata found ({keys})",
+            f"no consolidated metadata found (tried {keys})",
             remedy="Consolidate the store, or open it with consolidated=None or consolidated=False",
         )
 
