@@ -89,7 +89,8 @@ class ChunkedArray:
     Parameters
     ----------
     node
-        Metadata of the array. If it has no fill value, reading a missing chunk raises an error.
+        Metadata of the array. If the array has no fill value, reading a missing chunk raises an
+        error.
     store
         The store that contains the chunks.
     options
@@ -132,8 +133,8 @@ class ChunkedArray:
     def _max_object_bytes(self) -> int | None:
         """The maximum size of a stored chunk in bytes. Reading a larger chunk raises a LimitError.
 
-        The limit is twice the maximum encoded size, plus 1 MiB. It is None if the chunks are in
-        shards, or if the size of a decoded chunk depends on its values.
+        The limit is twice the maximum encoded size of a chunk, plus 1 MiB. There is no limit (None)
+        if the chunks are in shards, or if the size of a decoded chunk depends on its values.
         """
         if self.codec.flow.size is None or self.node.shards:
             return None
@@ -149,10 +150,9 @@ class ChunkedArray:
     def _explained_limit(self) -> Iterator[None]:
         """Explain the LimitError that is raised if a stored chunk exceeds `_max_object_bytes`.
 
-        This context manager adds to the message that the limit depends on the shape, dtype and
-        codec of the chunks. It also replaces the remedy: because no option can change this limit,
-        the new remedy is to rewrite the chunk or to correct the metadata. Other errors raised in
-        the ``with`` block are not changed.
+        The new message says that the limit applies to chunks of this shape, dtype and codec. The
+        new remedy is to rewrite the chunk or to correct the metadata, because no option can change
+        this limit. Other errors raised in the ``with`` block are not changed.
         """
         try:
             yield
@@ -307,9 +307,9 @@ class ChunkedArray:
     def _store_sets_threads(self) -> bool:
         """Whether the store, rather than the `ReadOptions`, determines the number of threads.
 
-        This is True if the store specifies a number and the `ReadOptions` do not. The store's
-        number is based on the assumption that each thread reads only one stored object at a time.
-        A thread must therefore not request several objects at once.
+        This is True if the store specifies a number of threads and the `ReadOptions` do not. In
+        that case, each thread must request only one stored object at a time, because the store
+        chooses the number on this assumption.
         """
         return self.options.threads is None and self.store.max_threads is not None
 
@@ -327,8 +327,8 @@ class ChunkedArray:
         """Return the number of parts that a thread reads or writes in one batch.
 
         `per_thread` is the number of parts divided by the number of threads, and `part_bytes` is
-        the average size of a part. If a remote store makes the requests of a batch concurrently,
-        batches are large. Otherwise, they are small enough to keep all threads busy.
+        the average size of a part. Batches are large if the store is remote and the requests in a
+        batch are sent concurrently. Otherwise, batches are small enough to keep all threads busy.
         """
         if not self.store.remote:
             parts, limit = min(_BATCH_PARTS, per_thread), _BATCH_BYTES

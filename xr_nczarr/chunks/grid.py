@@ -60,8 +60,8 @@ class Plan:
     result_shape
         Shape of the values that the caller reads or writes. For an orthogonal selection, this is
         `shape` without the dimensions that are indexed with an integer. For a pointwise selection,
-        this is `shape`, but with the broadcast shape of the index arrays in place of its first
-        item, the number of points.
+        the first item of `shape` is the number of points. In `result_shape`, the broadcast shape of
+        the index arrays replaces this item.
     count
         Number of parts, which is also the number of touched chunks.
     axes
@@ -117,7 +117,8 @@ class _PointGroup(NamedTuple):
     """The points of a pointwise selection that lie in the same chunk along the indexed axes.
 
     For each indexed axis, `chunk` contains the grid index of the chunk, and `source` contains the
-    positions of the points in the chunk. `target` contains their positions in the result.
+    positions of the points in the chunk. `target` contains the positions of the points in the
+    result.
     """
 
     chunk: tuple[int, ...]
@@ -374,7 +375,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
 
 
 def _deduplicated(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Replace equal slices with one shared object, so that caches can use its `id` as a key."""
+    """Replace equal slices with one shared slice, so that caches can use its `id` as a key."""
     unique: dict[tuple[int, ...], slice] = {}
     return [
         unique.setdefault((source.start, source.stop, source.step), source)

@@ -89,8 +89,8 @@ def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[
 
     A row is the part of a chunk at one index along a dimension. A run is a range of consecutive
     rows, given as a (start, length) pair. `item` is the NumPy index that selects the rows, and
-    `extent` contains the first and the last selected row. If two selected rows are at most
-    `max_gap` rows apart, they are in the same run, which also contains the rows between them.
+    `extent` contains the first and the last selected row. Two selected rows are in the same run if
+    they are at most `max_gap` rows apart. The run then also contains the rows between them.
     """
     low, high = extent
     if isinstance(item, slice):

@@ -50,11 +50,11 @@ class _Run(NamedTuple):
 
 
 class _SelectorPart(NamedTuple):
-    """The elements that a selector selects from one run of stored objects.
+    """The part of a selector that falls in one run of consecutive stored objects.
 
     Usually, a selector indexes one axis. In a pointwise selection, however, all index arrays
-    together form one selector for several axes. A part then has one run along each of these axes,
-    and all its elements lie in these runs.
+    together form one selector for several axes. The elements of a part then lie in one run along
+    each of these axes.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class _SelectorPart(NamedTuple):
     source
         For each indexed axis, the positions of the elements relative to the start of the run.
     target
-        Positions of the same elements along the selector's own axis of the result.
+        Positions of the same elements along the result axis that the selector produces.
     """
 
     runs: tuple[_Run, ...]

@@ -29,9 +29,8 @@ class ReadRequest(NamedTuple):
         Arguments of `ChunkedArray.read`.
     axes
         For each axis of the values that are read, the corresponding axis of the `Selection`. In a
-        pointwise read, a dimension that is indexed with a single integer also becomes an axis of
-        the values, of length 1. This extra axis is omitted, because the `Selection` has no
-        corresponding axis.
+        pointwise read, each dimension that is indexed with a single integer adds an axis of length
+        1 to the values. `axes` skips this axis, because the `Selection` has no corresponding axis.
     """
 
     selection: list[Any]
@@ -49,9 +48,9 @@ class Selection(NamedTuple):
     selectors
         For each dimension of the array, an index, a range, or an index array.
     axes
-        For each dimension of the array, the axes of the result along which its selector varies. A
-        single index does not vary, so it has no axes. A range has one axis, along which no other
-        selector varies. An index array has one axis for each of its own dimensions.
+        For each dimension of the array, the axes of the result along which the dimension's selector
+        varies. A single index does not vary, so it has no axes. A range has one axis, along which
+        no other selector varies. An index array has one axis for each of its own dimensions.
     """
 
     shape: tuple[int, ...]
@@ -88,11 +87,12 @@ class Selection(NamedTuple):
         return Selection(tuple(shape), tuple(selectors), tuple(axes))
 
     def pointwise(self, key: Sequence[slice | Positions]) -> Selection:
-        """Return the selection that results from indexing this one pointwise (vectorized).
+        """Return the selection that results from indexing this selection pointwise.
 
-        The arrays in `key` are broadcast against each other, and each tuple of corresponding
-        elements selects one point. In the result, the axes of the points come first, followed by
-        the axes of the slices, as in xarray's ``vindex``.
+        Pointwise indexing is also called vectorized indexing. The arrays in `key` are broadcast
+        against each other, and each tuple of corresponding elements selects one point. In the
+        result, the axes of the points come first, followed by the axes of the slices, as in
+        xarray's ``vindex``.
 
         Raises
         ------
@@ -195,11 +195,11 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Index a selector pointwise, and return the array positions at the selected points.
+    """Index a selector pointwise, and return the selected positions in the array.
 
-    `spanned` contains the axes along which the selector varies. `points` maps axes to index arrays,
-    and contains at least one axis from `spanned`. In the result, the axes of the points come first,
-    followed by those axes of the selector that are not indexed.
+    `spanned` contains the axes along which the selector varies. `points` maps indexed axes to index
+    arrays. At least one axis in `spanned` is indexed. In the result, the axes of the points come
+    first. The axes of the selector that are not indexed follow.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):

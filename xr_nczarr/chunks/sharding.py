@@ -119,8 +119,8 @@ class Shards:
         """Yield the encoded bytes of chunks in a remote store, as `fetch` does.
 
         If a writer replaces a shard between two requests, the chunks that have not been yielded yet
-        are fetched from the new shard. After `tries` such retries, the next replacement raises a
-        StorageError.
+        are fetched from the new shard. This is repeated at most `tries` times. If a writer then
+        replaces a shard again, a StorageError is raised.
         """
         done = 0
         try:
@@ -171,13 +171,13 @@ class Shards:
     ) -> list[ByteRange | None]:
         """Look up chunks in the shard indices at one nesting level.
 
-        `depth` is the nesting level, which is 0 for the outermost shards. Every chunk lies in one
-        shard at this level, and `shard_ranges` contains the byte range of this shard for each
-        chunk. `source` reads the shard indices.
+        `depth` is the nesting level, which is 0 for the outermost shards. `shard_ranges` contains
+        one byte range for each chunk: the range of the shard at this level that contains the chunk.
+        `source` reads the shard indices.
 
-        The result contains one byte range for each chunk. At the innermost level, this is the range
-        of the chunk itself. At all other levels, it is the range of the nested shard that contains
-        the chunk. The range of a missing chunk or shard is None.
+        The result also contains one byte range for each chunk. At the innermost level, this is the
+        range of the chunk itself. At all other levels, it is the range of the nested shard that
+        contains the chunk. The range of a missing chunk or shard is None.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
@@ -270,8 +270,7 @@ class _ShardReader(ABC):
     ) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing shard.
 
-        `of_indices` is True if the bytes in these ranges are shard indices. Some readers cache
-        shard indices.
+        `of_indices` states whether the ranges contain shard indices, which some readers cache.
         """
         wanted = list(ranges)
         fetch = self._fetch_indices if of_indices else self._fetch_ranges
