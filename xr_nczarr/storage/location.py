@@ -78,9 +78,9 @@ class Location:
     read_only
         Whether the target is a store object that was opened read-only.
     target
-        The path, URL or object that the caller passed. For a URL such as ``reference::x.json``, it
-        is only ``x.json``. For a store that must be accessed through obstore or zarr-python, it is
-        a `StoreObject`.
+        The path, URL or object that the caller passed, with two exceptions. For a URL such as
+        ``reference::x.json``, `target` is only ``x.json``. For a store that must be accessed
+        through obstore or zarr-python, `target` is a `StoreObject`.
     """
 
     url: str = ""

@@ -56,7 +56,7 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class in ``obstore.store``. If it is itself configured to retry failed
+        An instance of a class in ``obstore.store``. If the instance itself retries failed
         requests, each attempt that `rules` allows may consist of several requests.
     path
         Folder in `store`; empty for the whole store.
@@ -252,8 +252,8 @@ class ObstoreClient(RemoteClient):
     def _substitute_for(self, error: StorageError) -> RemoteClient:
         """Return the fsspec client, which accepts some responses that obstore rejects.
 
-        Raise `error`, which comes from obstore, if there is no fsspec client. Also raise it if
-        fsspec would fail in the same way, for example because the server does not respond.
+        Raise `error`, which comes from obstore, if there is no fsspec client. Also raise `error`
+        if fsspec would fail in the same way, for example because the server does not respond.
         """
         if self._substitute is None or type(error) is not StorageError:
             raise error

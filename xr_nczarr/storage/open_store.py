@@ -457,7 +457,7 @@ def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for the first URL of a chained fsspec URL, given its protocol.
 
     `options` also contains options for the other URLs of the chain, nested under the names of
-    their protocols. The result does not contain them.
+    their protocols. The result does not contain these nested options.
     """
     own = {name: options[name] for name in options if not is_protocol(name)}
     return {**own, **options.get(protocol, {})}

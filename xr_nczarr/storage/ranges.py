@@ -64,7 +64,8 @@ def check_range(item: ByteRange, store: str) -> None:
     """Raise StorageError if a range is invalid, regardless of the size of the object.
 
     A range is invalid if its length is negative. A range that counts from the end of the object is
-    also invalid if it extends beyond the end. An example is a start of -4 with a length of 8.
+    also invalid if it extends beyond this end. For example, a start of -4 with a length of 8 is
+    invalid.
     `store` is the name of the store, for the error message.
     """
     if item.length < 0 or item.start < 0 < item.start + item.length:

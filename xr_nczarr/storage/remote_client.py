@@ -35,7 +35,7 @@ class ListedObject(NamedTuple):
     """An object in a listing.
 
     `size` is in bytes. `version` is a string that changes whenever the object changes, such as an
-    ETag. Either is None if the server's listing does not contain it.
+    ETag. `size` or `version` is None if the server's listing does not contain it.
     """
 
     key: str
@@ -289,7 +289,7 @@ class RemoteClient(Connection):
     ) -> Exception:
         """Return the error for an attempt to list `prefix` on a server that cannot list objects.
 
-        `problem` says why the server cannot list them.
+        `problem` says why the server cannot list objects.
         """
         return UnsupportedError(
             problem,

@@ -148,7 +148,7 @@ class Store(ABC):
         """Remove one object, or all objects under a prefix.
 
         If `prefix` ends in ``/``, all objects under it are removed. If it is empty, all objects in
-        the store are removed. Otherwise, it is the key of the one object to remove.
+        the store are removed. Otherwise, `prefix` is the key of the one object to remove.
         """
         raise self._read_only()
 
