@@ -64,7 +64,7 @@ class ReadOptions:
         ``"warn"`` does the same and warns, and ``"raise"`` raises a `MissingChunkError`.
     threads
         Maximum number of threads that one read uses. If None, it is the number that the store
-        specifies. If the store does not specify one, it is the number of processors.
+        specifies. If the store specifies no number either, it is the number of processors.
     codecs
         Mapping from codec ids to additional codec classes.
     plugins

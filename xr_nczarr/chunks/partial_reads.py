@@ -42,7 +42,7 @@ def byte_window(
     Return None if the whole chunk must be read. Chunks of fixed-width strings are always read as a
     whole, because a writer may have increased the width of the strings after the metadata was read.
     Byte ranges computed from the metadata would then be wrong. Only the size of the whole chunk
-    reveals such a change.
+    reveals that the width has changed.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ class PartReader:
     def read(self, batch: list[ChunkPart]) -> None:
         """Read a batch of parts, and write their values to the result.
 
-        If `convert` is not None, it converts the values first.
+        If `convert` is not None, the values are first converted with this function.
         """
         if self.direct:
             batch = self._read_directly(batch)
