@@ -121,7 +121,8 @@ def _stream(
             more = follows and total != flow.size
             if members > _MAX_MEMBERS:
                 raise ChunkError(
-                    f"the chunk consists of more than {_MAX_MEMBERS:,} compressed streams",
+                    "the chunk consists of too many compressed streams; expected at most "
+                    f"{_MAX_MEMBERS:,}",
                     remedy=DAMAGED,
                 )
         flow.check_size(total)

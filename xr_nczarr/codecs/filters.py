@@ -152,7 +152,7 @@ def build_bitround(request: StepRequest) -> Step:
 def build_sized(request: StepRequest) -> Step:
     """Build the `Step` for ``packbits``, ``base64`` or a checksum codec.
 
-    The size of the data that such a codec produces depends only on the size of its input.
+    The size of the data that these codecs produce depends only on the size of their input.
     """
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):

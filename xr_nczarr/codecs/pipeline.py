@@ -88,8 +88,8 @@ class Flow:
         """Return a `Flow` for a codec whose output can have any number of bytes.
 
         The maximum number of bytes is ``limits.max_chunk_bytes`` divided by `growth`, but at least
-        64 KiB. `growth` is the largest factor by which the decoded data can be larger in memory
-        than the encoded data.
+        64 KiB. `growth` is the largest possible ratio between the size of the decoded data in
+        memory and the size of the encoded data.
         """
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
@@ -158,19 +158,19 @@ class Step:
     encoded
         A description of the encoded data.
     fills
-        Whether `decode` accepts an array of bytes as its second argument. If such an array is
-        passed, `decode` fills and returns it.
+        Whether `decode` accepts an array of bytes as its second argument. If an array is passed,
+        `decode` fills and returns it.
     place
         Name of the step for error messages.
     tolerance
         Function that takes the original values, and returns how much the decoded values may differ
-        from them. The function `unlimited_tolerance` allows any difference. It is meant for codecs
-        that detect unacceptable changes themselves, such as ``cast_value``. If `tolerance` is None,
-        no check is required: the codec is lossless, or rounds on purpose, as ``bitround`` does.
+        from them. The function `unlimited_tolerance` allows any difference, for codecs that detect
+        unacceptable changes themselves, such as ``cast_value``. If `tolerance` is None, no check is
+        required: the codec is lossless, or rounds on purpose, as ``bitround`` does.
     decode_many
-        Function that decodes several buffers in one call, or None if the codec has no such
-        function. One call is faster than separate calls. The function returns None if the buffers
-        must be decoded one by one, for example because one of them is damaged.
+        Function that decodes several buffers in one call, which is faster than separate calls. It
+        returns None if the buffers must be decoded one by one, for example because a buffer is
+        damaged. If `decode_many` itself is None, the codec has no function of this kind.
     """
 
     decode: Callable[..., Any]
@@ -343,12 +343,12 @@ class ChunkCodec:
         self.decodes_many = bool(steps) and steps[-1].decode_many is not None
 
     def decode_many(self, chunks: Sequence[Bytes | None]) -> tuple[ChunkCodec, list[Any]]:
-        """Decode several chunks in one call, but only with the last codec of the chain.
+        """Undo the last codec of the chain for several chunks in one call.
 
         Return a new chain, which consists of the remaining codecs, and the partially decoded data
-        of each chunk. Missing chunks remain None. If fewer than two chunks are present, or if the
-        last codec cannot decode all present chunks in one call, return `self` and the unchanged
-        chunks. For example, damaged chunks cannot be decoded in one call.
+        of each chunk. Missing chunks remain None. Return `self` and the unchanged chunks instead if
+        fewer than two chunks are present. Do the same if the last codec cannot decode all present
+        chunks in one call, for example because a chunk is damaged.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None
@@ -385,7 +385,7 @@ class ChunkCodec:
         return out
 
     def encode(self, chunk: NDArray[Any]) -> Bytes:
-        """Encode the elements of a chunk to its stored bytes.
+        """Encode the elements of a chunk into the bytes to be stored.
 
         If no codec changes the data, the result may be a view of the chunk's memory.
 
@@ -461,7 +461,7 @@ class ChunkCodec:
         return data
 
     def encode_buffer(self, data: Buffer) -> Any:
-        """Encode a flat buffer of bytes, or an array of Python objects, to the stored bytes."""
+        """Encode a flat buffer of bytes, or an array of objects, into the bytes to be stored."""
         for step in self._steps:
             try:
                 data = step.encode(data)

@@ -41,7 +41,7 @@ def build_bytes(request: StepRequest) -> Step | None:
     - If an earlier codec converts the data type, the array's dtype does not determine the stored
       byte order.
     - If the dtype is defined by a package other than NumPy, the array always has native byte order.
-      In a byte-swapped array of such a dtype, NumPy would store assigned scalars in the wrong byte
+      In a byte-swapped array with this dtype, NumPy would store assigned scalars in the wrong byte
       order (observed with ml_dtypes 0.6).
     """
     endian, flow = request.settings(endian=None)["endian"], request.flow
@@ -198,16 +198,17 @@ def build_pickle(request: StepRequest) -> Step:
 
 
 def build_categorize(request: StepRequest) -> Step:
-    """Build the `Step` that stores each string as its position in a list of labels, counted from 1.
+    """Build the `Step` that stores each string as its position in a list of labels.
 
-    A string that is not in the list is stored as 0, and decoded as an empty string.
+    The first label has the position 1. A string that is not in the list is stored as 0, and decoded
+    as an empty string.
     """
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         raise MetadataError(
-            f'codec parameter "dtype" is {quote(codec.dtype)} (expected the dtype of the input), '
-            f'and "astype" is {quote(codec.astype)} (expected an integer dtype) '
-            f"for the {flow.chunk}"
+            f'codec parameters "dtype" and "astype" are {quote(codec.dtype)} and '
+            f"{quote(codec.astype)}; expected the dtype of the input and an integer dtype "
+            f"({flow.chunk})"
         )
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
     return replace(step, tolerance=lambda _: 0)

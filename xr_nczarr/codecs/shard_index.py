@@ -102,7 +102,7 @@ class ShardIndex:
         Raises
         ------
         ChunkError
-            If the index is damaged, or inner chunks overlap or lie outside the shard.
+            If the index is damaged, or if inner chunks overlap or lie outside the shard.
         """
         entries = self._codec.decode(data).astype(np.uint64, copy=False)
         offsets, lengths = entries.reshape(-1, 2).T
