@@ -126,7 +126,7 @@ def make_node(
 
 
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
-    """Return a node whose fill value the codecs can encode.
+    """Return a node with a fill value that its codecs can encode.
 
     If the codecs can encode the fill value of `node`, return `node` itself. Otherwise, return a
     copy of the node. The fill value of the copy is the empty value of the dtype, such as 0 (see
@@ -144,16 +144,17 @@ def requested_shapes(
 ) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None]:
     """Return the chunk lengths and the shards that an encoding requests.
 
-    If the encoding contains a single integer instead of lengths, all dimensions get this length.
-    The chunk lengths are None if neither ``chunks`` nor ``chunksizes`` is set. The value
-    ``chunks="auto"`` has the same meaning as no value.
+    The keys ``chunks`` and ``chunksizes`` specify the chunk lengths. When a variable is opened,
+    both keys are set to the same lengths. If the user has since changed only ``chunksizes``, the
+    lengths in ``chunksizes`` are used. Otherwise, ``chunks`` takes precedence, as in `to_zarr`. The
+    value ``chunks="auto"`` has the same meaning as no value. If neither key is set, the returned
+    chunk lengths are None.
 
-    The shards are None if the key ``shards`` is not set. Otherwise, they are a dict that contains
-    the ``shape`` and any other settings that the caller passed, such as ``index_location``.
+    The key ``shards`` specifies the shards. If it is set, the returned shards are a dict with the
+    member ``shape`` and any other settings that the caller passed, such as ``index_location``. If
+    the key is not set, the returned shards are None.
 
-    When a variable is opened, ``chunks`` and ``chunksizes`` are set to the same lengths. If the
-    user has since changed only ``chunksizes``, it is used. Otherwise, ``chunks`` takes precedence,
-    as in `to_zarr`.
+    If a shape is specified as a single integer, all dimensions get this length.
 
     Parameters
     ----------
@@ -192,7 +193,7 @@ def _adapted_shapes(
     """Adapt inherited chunks and shards to an array, and describe the changes.
 
     `encoding` is the encoding that was set when the variable was opened. As in `to_zarr`, the
-    shapes of chunks and shards are kept where possible:
+    shapes of chunks and shards are kept, with these exceptions:
 
     - If the data was transposed, the lengths are reordered accordingly. The key
       ``preferred_chunks`` contains the dimensions in their original order.
@@ -233,14 +234,14 @@ def _adapted_shapes(
 
 
 def _has_original_shape(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> bool:
-    """Return whether an array still has the shape it had when the variable was opened."""
+    """Return whether an array has the shape that it had when the variable was opened."""
     return tuple(encoding.get("original_shape") or ()) == shape
 
 
 def _original_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return the axis that each dimension had in the opened variable.
+    """Return, for each dimension, the axis that it had when the variable was opened.
 
     Return None if the original order of the axes is unknown.
 
@@ -321,17 +322,17 @@ def shard_specs(
     *,
     required: bool,
 ) -> tuple[ShardSpec, ...]:
-    """Return the specification of the requested shards, as a tuple with one item.
+    """Return the requested shards as a tuple of at most one `ShardSpec`.
 
-    The tuple is empty if no shards are requested, or if the requested shards are invalid and
-    `required` is False.
+    The tuple is empty if no shards are requested. It is also empty if the requested shards are
+    invalid and `required` is False.
 
     Parameters
     ----------
     requested
         The shards as returned by `requested_shapes`, or None. As in zarr-python, the shard shape
-        may be ``"auto"``. Shards are then two chunks long along each dimension that has more than
-        eight full chunks, and one chunk long along every other dimension.
+        may be ``"auto"``. With this shape, shards are two chunks long along each dimension that has
+        more than eight full chunks, and one chunk long along all other dimensions.
     chunk, array
         The shapes of a chunk and of the whole array.
     required

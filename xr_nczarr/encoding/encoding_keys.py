@@ -77,7 +77,7 @@ def requested_codecs(
     """Return the codecs that an encoding requests, as numcodecs configurations.
 
     The codecs are listed in the order in which they are applied when encoding. If several keys
-    request codecs, the first in this list takes precedence:
+    request codecs, the key that comes first in the following list takes precedence:
 
     1. the keys of xarray's zarr engine, such as ``compressors``;
     2. netCDF's flags, such as ``zlib``, if they contradict ``codecs`` because the user has changed
@@ -122,8 +122,8 @@ def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
 
     If the key ``endian`` is not set, a ``bytes`` codec determines the byte order. The encoding of
-    an opened big-endian variable contains such a codec. If neither specifies a byte order, return
-    ``"native"``, which means that the byte order of the data is kept.
+    an opened big-endian variable contains a ``bytes`` codec. If the encoding contains no byte
+    order, return ``"native"``, which means that the byte order of the data is kept.
     """
     codecs = _configurations(encoding, "serializer", "codecs")
     endian = next((codec.get("endian") for codec in codecs if codec["id"] == "bytes"), None)
@@ -270,9 +270,8 @@ def check_codecs(
     Raises
     ------
     ConflictError
-        If a compression level is out of range. netCDF-C cannot open a store with such a level.
-        In plain Zarr, negative levels are allowed, because they have special meanings in zlib and
-        zstd.
+        If a compression level is outside the range that netCDF-C can read. In plain Zarr, negative
+        levels are also allowed, because they have special meanings in zlib and zstd.
     UnsupportedError
         If a codec is configured for a dtype other than `stored`, or if the order of the transpose
         codec is not a permutation of the array's axes.

@@ -62,7 +62,7 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
     TypeError
         If the name is not a string.
     ConflictError
-        If the name is empty, is ``"."`` or ``".."``, or contains a slash or a NUL. NCZarr cannot
+        If the name is empty, ``"."`` or ``".."``, or if it contains a slash or a NUL. NCZarr cannot
         use such names, because it refers to dimensions by path. In plain Zarr, all strings are
         allowed.
     """
@@ -83,7 +83,7 @@ def user_attributes(
     """Return the user-defined attributes, and reject attributes with reserved names.
 
     xarray's zarr engine exposes dimension names and NCZarr metadata as attributes of a variable.
-    Such attributes are dropped rather than rejected, because the new store gets its own metadata.
+    These attributes are dropped rather than rejected, because the new store gets its own metadata.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def user_attributes(
 def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
     """Return whether an attribute of a variable was set by xarray's zarr engine.
 
-    Such an attribute is recognized by its name and by the form of its value.
+    These attributes are recognized by their names and by the form of their values.
     """
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)

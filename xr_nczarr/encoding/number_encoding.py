@@ -40,8 +40,8 @@ if the caller requests it or the variable is packed.
 def with_encoded_numbers(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Encode the numbers of a new variable.
 
-    Values that are not numbers, and numbers that are certain to fit their encoding, are returned
-    unchanged, so xarray encodes them later. NumPy arrays are checked immediately, and dask arrays
+    Numbers that are certain to fit the encoding are returned unchanged, and so are values that are
+    not numbers. xarray encodes them later. NumPy arrays are checked immediately, and dask arrays
     block by block when they are computed.
 
     Parameters
@@ -53,8 +53,8 @@ def with_encoded_numbers(variable: Variable, encoding: Mapping[str, Any], name: 
     ------
     ConflictError
         If decoding would not reproduce the values within the rounding that the encoding requires.
-        For example, a number is out of range, NaN would be stored as an integer without a
-        `_FillValue`, or the dtype bool is combined with a missing value.
+        For example, a number is out of range, or NaN would be stored as an integer without a
+        `_FillValue`. Also raised if the encoding combines the dtype bool with a missing value.
     """
     variable = _with_real_numbers(variable, encoding, name)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))
@@ -190,14 +190,14 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
 
 
 def _is_marked(data: Any, encoding: Mapping[str, Any]) -> Any:
-    """Return a mask of the numbers that already equal a missing value of an encoding.
+    """Return a mask that is True for numbers that already equal a missing value of an encoding.
 
-    Such numbers are assumed to mark missing data, for example in a dataset that was opened with
+    These numbers are assumed to mark missing data, for example in a dataset that was opened with
     ``mask_and_scale=False``. If the encoding has a scale factor or an offset, the mask is False
     everywhere, because the numbers are not packed yet.
 
-    `_is_reproduced` ignores the mask if the numbers are floats that will be added to a stored
-    variable. In these floats, only NaN marks missing data.
+    If floats will be added to a stored variable, only NaN marks missing data in these floats.
+    `_is_reproduced` therefore ignores their mask.
     """
     marked = np.zeros(data.shape, bool)
     for mark in () if is_packed(encoding) else missing_values(encoding):
@@ -279,7 +279,7 @@ def misfit(
     Parameters
     ----------
     subject
-        The beginning of the message, which names the value, such as ``"the value 300"``.
+        The beginning of the message, such as ``"the value 300"``.
     dtype
         The stored dtype. The message shows it along with the `SHOWN_KEYS` of the encoding.
     remedy
@@ -418,9 +418,9 @@ def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.
 def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
     """Return an encoding in which the ``_Unsigned`` key has been applied and removed.
 
-    The encoding's dtype is set to `dtype`, made signed or unsigned as the key specifies. The values
-    of ``_FillValue`` and ``missing_value`` are reinterpreted in the new dtype. For example, if int8
-    becomes uint8, a fill value of -1 becomes 255.
+    The dtype of the returned encoding is `dtype`, or its signed or unsigned counterpart if the key
+    requires it. The values of ``_FillValue`` and ``missing_value`` are reinterpreted in the new
+    dtype. For example, if int8 becomes uint8, a fill value of -1 becomes 255.
     """
     target = _dtype_by_unsigned(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}

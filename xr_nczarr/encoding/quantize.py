@@ -154,7 +154,7 @@ def _bit_rounded(values: Array, keep: int) -> Array:
 def _groomed(values: Array, digits: int) -> Array:
     """Clear or set the bits that are not needed for `digits` significant digits (BitGroom).
 
-    The bits are cleared in every other value, and set in the remaining values.
+    The bits are cleared in the first value, set in the second value, and so on.
     """
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1

@@ -60,9 +60,9 @@ _COMPATIBLE_KINDS = {
 def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
     """Return a dict of the stored variables that `dataset` also contains, decoded by xarray.
 
-    xarray normally joins stored characters into strings, which removes the last dimension. Stored
-    characters are not joined if the variable in `dataset` still has this dimension, because its
-    values are characters too.
+    xarray normally joins stored characters into strings, which removes the last dimension. If the
+    variable in `dataset` still has this dimension, it also contains characters. In that case, the
+    stored characters are not joined.
     """
     present = {str(name): stored[name] for name in dataset.variables if name in stored}
     for variable in present.values():

@@ -32,9 +32,9 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 def typed_text(variable: Variable, name: str) -> Variable:
     """Convert the strings of a variable to the object dtype that xarray uses for strings.
 
-    Only NumPy arrays of StringDType, and dask arrays of objects that are all strings, are
-    converted. Any other variable is returned unchanged. Missing strings become empty strings, as in
-    xarray.
+    Arrays of NumPy's StringDType are converted. A dask array of objects is converted if it contains
+    a string, and all other items are strings or missing. Any other variable is returned unchanged.
+    Missing strings become empty strings, as in xarray.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=without_missing(variable.data, TEXT))
@@ -54,7 +54,7 @@ def typed_text(variable: Variable, name: str) -> Variable:
 
 
 def check_items(variable: Variable, name: str) -> None:
-    """Check that no item of an object array in memory is itself an array.
+    """Check that no item of an object array is itself an array. Dask arrays are not checked.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def encode_text(variable: Variable, name: str, *, characters: bool, joined: bool
     characters
         Whether to convert byte strings to characters even if the encoding does not request it.
     joined
-        Whether xarray joined characters into the strings when it opened the variable.
+        Whether xarray created the strings by joining characters when it opened the variable.
 
     Raises
     ------
@@ -154,8 +154,8 @@ def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
     - Zarr v1 stores strings in a fixed-width dtype of kind ``U``. Dask arrays are computed to find
       the width.
     - Other versions of plain Zarr store variable-length strings. The result has dtype object.
-    - NCZarr stores fixed-width netCDF strings, which have dtype ``S<width>``. However, if `width`
-      is None and the layout supports variable-length strings, it stores variable-length strings.
+    - NCZarr also stores variable-length strings if `width` is None and the layout supports them.
+      Otherwise, NCZarr stores fixed-width netCDF strings, which have dtype ``S<width>``.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def string_data(data: Any, width: int | None, layout: Layout, fill: Any) -> Any:
 
 @blockwise
 def valid_text(values: Any, dtype: np.dtype[Any], name: str) -> Any:
-    """Decode any bytes among variable-length strings, and check that the strings are valid Unicode.
+    """Decode items that are bytes, and check that all variable-length strings are valid Unicode.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def valid_text(values: Any, dtype: np.dtype[Any], name: str) -> Any:
 def _unicode_error(text: str, reason: str) -> ConflictError:
     return ConflictError(
         f"the string {quote(repr(text))} is not valid Unicode ({reason})",
-        remedy="Replace such characters, for example with .str.encode('utf-8', 'replace')"
+        remedy="Replace the invalid characters, for example with .str.encode('utf-8', 'replace')"
         ".str.decode('utf-8')",
     )
 

@@ -42,8 +42,9 @@ def with_checked_times(variable: Variable, encoding: Mapping[str, Any], name: st
     """Check that an encoding can represent the times of a variable, and return the variable.
 
     Values that are not times are returned unchanged. NumPy times are converted to a unit in which
-    xarray can encode them or, in calendars that NumPy does not support, to cftime dates. If the
-    encoding is empty, the times need no check, because xarray chooses an encoding that fits them.
+    xarray can encode them. If NumPy does not support the calendar of the encoding, NumPy dates are
+    converted to cftime dates. If the encoding is empty, the times need no check, because xarray
+    chooses an encoding that fits them.
 
     Dask arrays are checked block by block when they are computed, so the caller must use the
     returned variable. A dask array of NumPy times is not only checked, but also encoded, if the
@@ -113,7 +114,7 @@ def encode_times(
     ------
     ConflictError
         If the units are months or years, or if encoding and decoding would change a time. If finer
-        units would preserve the times, the error message suggests an encoding with such units.
+        units would preserve the times, the error message suggests an encoding with these units.
     """
     refuse_calendar_units(encoding, name)
     units, is_new = encoding.get("units"), rounding == "requested"
@@ -157,14 +158,14 @@ def _encode_and_compare(
     *,
     accept_rounding: bool = False,
 ) -> tuple[Variable, Any]:
-    """Return encoded times, and a mask of the times that survive encoding and decoding.
+    """Return encoded times, and a mask that is True for times that decoding reproduces.
 
     If an integer dtype is requested, but some times are not whole multiples of the requested units,
     xarray encodes all times in finer units. The encoded times are decoded in `units` or, by
     default, in the units that xarray chose.
 
-    If `accept_rounding` is True and the times are encoded as floats, times that are only rounded
-    survive as well. Times that become missing do not survive.
+    If `accept_rounding` is True and the times are encoded as floats, the mask is also True for
+    times that are rounded. It is always False for times that become missing.
     """
     if times.dtype.kind in "mM":
         times = in_encoded_unit(times, name, encoding.get("units"))
@@ -208,7 +209,8 @@ def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str
 
     `times` must contain such an element. xarray encodes all times in the same units, so a single
     time that does not fit prevents all of them from being decoded correctly. Comparing all times at
-    once therefore does not reveal which one it is. Instead, the first one is found by bisection.
+    once therefore does not reveal the first time that does not fit. This time is found by bisection
+    instead.
     """
     times = times.ravel()
     while times.size > 1:

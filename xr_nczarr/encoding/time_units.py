@@ -112,7 +112,7 @@ def as_dates(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name
     absent = np.array([date != date for date in dates], bool)
     if absent.any():
         time = times.ravel()[absent][0]
-        remedy = "Drop or convert such times, or leave out the calendar"
+        remedy = "Drop or convert the times that do not fit, or leave out the calendar"
         raise misfit(f"the time {time}", {"calendar": encoding["calendar"]}, dtype, remedy, name)
     return dates.reshape(times.shape)
 
@@ -144,9 +144,9 @@ def is_time(variable: Variable) -> bool:
 def refuse_unknown_calendar(variable: Variable, encoding: Mapping[str, Any], name: str) -> None:
     """Raise ConflictError if xarray cannot decode times in the calendar of a variable.
 
-    The calendar is specified by the encoding or, if it specifies none, by the first cftime date.
-    For example, cftime supports the calendar ``tai``, but xarray does not. Timedeltas and dask
-    arrays are not checked.
+    The calendar in the encoding is checked. If the encoding specifies no calendar, the calendar of
+    the first cftime date is checked instead. For example, cftime supports the
+    calendar ``tai``, but xarray does not. Timedeltas and dask arrays are not checked.
     """
     calendar, lazy = encoding.get("calendar"), hasattr(variable.data, "dask")
     if variable.dtype.kind == "m" or lazy or not is_time(variable):

@@ -53,8 +53,8 @@ class EncodedVariable:
         The encoding keys that have not been applied yet, which specify chunks and codecs.
     explicit
         Whether the caller passed `encoding` for the write. If False, `encoding` is the variable's
-        own encoding, which was usually set when the variable was opened. Keys that do not suit the
-        variable are then ignored.
+        own encoding, which was usually set when the variable was opened. In that case, keys that do
+        not suit the variable are ignored.
     """
 
     dimensions: tuple[str, ...]
@@ -71,11 +71,11 @@ def encode_variables(
     encoding: Mapping[Any, Mapping[str, Any]],
     layout: Layout,
 ) -> dict[str, EncodedVariable]:
-    """Encode the variables of a new group, or variables to add to an existing group.
+    """Encode variables that will be written to a new group or added to an existing group.
 
-    Dask arrays stay lazy, with two exceptions. Arrays of strings, or of objects that are all
-    strings, are computed once to find the lengths of the strings. Arrays of other objects are
-    loaded, because their items determine the dtype.
+    Dask arrays stay lazy, with two exceptions. Arrays of strings, including arrays of objects
+    that are all strings, may be computed to find the type and the lengths of the strings. Arrays of
+    other objects are loaded, because their items determine the dtype.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ def _check_values(variable: Variable) -> None:
     if type(variable._data).__module__.startswith("virtualizarr."):
         raise UnsupportedError(
             "the variable is virtual: it consists of references, not of values",
-            remedy="Write the references with ds.vz.to_kerchunk, and copy that reference set to a "
+            remedy="Write the references with ds.vz.to_kerchunk, and copy the reference set to a "
             "store with xr_nczarr.copy",
         )
 
@@ -227,7 +227,7 @@ def _item_type(encoding: Mapping[str, Any]) -> type | None:
 
 
 def _move_key(variable: Variable, explicit: bool) -> None:
-    """Move a key from the encoding to the attributes if xarray would drop or convert its value.
+    """Move ``_Unsigned`` or ``_FillValue`` from the encoding to the attributes if necessary.
 
     - If there is no fill value, ``_Unsigned`` is moved, because xarray would drop this key.
     - If the strings were joined from characters and the encoding is inherited, ``_FillValue`` is
@@ -244,8 +244,8 @@ def _move_key(variable: Variable, explicit: bool) -> None:
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
     """Return the fixed-width string dtype that the ``dtype`` key of an encoding specifies, if any.
 
-    Only such a dtype can truncate strings. For any other dtype, return None. Also return None for
-    ``S1``, because it requests an array of characters rather than strings of width 1.
+    Only a fixed-width dtype can truncate strings. Return None for any other dtype. Also return None
+    for ``S1``, because it requests an array of characters rather than strings of width 1.
     """
     if dtype is None or dtype is str or dtype == "S1":
         return None
@@ -363,9 +363,9 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether xarray joined characters into strings when it opened the variable.
+    """Return whether xarray created strings by joining characters when it opened the variable.
 
-    In this case, the fill value in the encoding is a single character rather than a string.
+    If so, the fill value in the encoding is a single character rather than a string.
     """
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
@@ -374,8 +374,11 @@ def _joined(variable: Variable) -> bool:
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
     """Return the fill value that an encoding requests, converted to the dtype of the array.
 
-    Return None if the encoding requests no fill value. Also return None if the fill value is a time
-    and the dtype is numeric, or if an inherited fill value does not fit the dtype.
+    Return None in these cases:
+
+    - The encoding requests no fill value.
+    - The fill value is a time, and the dtype is numeric.
+    - The encoding is inherited, and its fill value does not fit the dtype.
 
     Raises
     ------

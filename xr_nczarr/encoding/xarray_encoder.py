@@ -26,10 +26,10 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
     If an attribute such as ``units`` is the same in a bounds variable and its coordinate variable,
     xarray removes the attribute from the bounds variable.
 
-    xarray fails if a ``bounds`` attribute is not a string (for example, a bounding box), because it
-    looks up every ``bounds`` attribute as the name of a variable. In `variables`, each value that
-    is not a string is therefore replaced with an empty string. The encoded variables contain the
-    original value.
+    xarray looks up every ``bounds`` attribute as the name of a variable. It therefore fails if a
+    ``bounds`` attribute is not a string, but a bounding box, for example. To prevent this, each of
+    these attributes is replaced with an empty string before encoding, which may change the passed
+    `variables`. The returned variables have the original ``bounds`` attributes.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _is_all_nat(variable: Variable) -> bool:
       fails because it compares the earliest time with the first Gregorian date.
     - The array is empty. In this case, xarray fails if NumPy does not support the calendar.
 
-    `encoded_alone` therefore encodes such a variable in the proleptic Gregorian calendar. The
+    `encoded_alone` therefore encodes the variable in the proleptic Gregorian calendar. The
     result is the same, because NaT is stored in the same way in both calendars, and an empty array
     contains no times.
     """
@@ -145,6 +145,6 @@ def as_conflicts(remedy: str = _CHANGE_ENCODING) -> Iterator[None]:
         raise
     except (ValueError, TypeError, OverflowError, LookupError) as error:
         raise ConflictError(
-            f"the values cannot be encoded, or cannot be decoded again ({reason_of(error)})",
+            f"encoding or decoding the values failed ({reason_of(error)})",
             remedy=remedy,
         ) from error
