@@ -82,8 +82,8 @@ class Document:
         Raises
         ------
         MetadataError
-            If the document is not valid UTF-8 or JSON, is nested more than ``max_depth`` levels
-            deep, or contains lone surrogates or an object with duplicate names.
+            If the document is not valid UTF-8 or JSON, or is nested more than ``max_depth`` levels
+            deep. Also raised if it contains lone surrogates, or an object with duplicate names.
         """
         with ErrorContext(key=self.key):
             text = self._text()
@@ -187,7 +187,7 @@ def render_json(value: Json) -> bytes:
     except TypeError as error:
         raise UnsupportedError(
             f"the metadata cannot be represented as JSON ({error})",
-            remedy="Pass only JSON values, for example as parameters of codecs",
+            remedy="Use only JSON-serializable values, including in codec parameters",
         ) from error
 
 
@@ -226,9 +226,10 @@ def render_float(number: float) -> float | str:
 def cache_key_of(value: Json) -> Hashable:
     """Return a hashable cache key for a JSON value.
 
-    Values with equal keys are equal, and have the same types at every level. Equal values can have
-    different keys, for example if two equal objects list their members in a different order. The
-    output of `render_json` could also serve as a key, but computing it takes ten times as long.
+    Values with equal keys are equal, and have the same types at every level of nesting. Equal
+    values can have different keys, for example if two equal objects list their members in a
+    different order. The output of `render_json` could also serve as a key, but computing it takes
+    ten times as long.
 
     Raises
     ------

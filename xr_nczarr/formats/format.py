@@ -85,7 +85,8 @@ class Format(ABC):
     consolidated_by_default
         Whether new stores get consolidated metadata by default.
     is_rare
-        Whether a store is checked for this version only after the common versions are ruled out.
+        Whether this version is rare. A store is checked for rare versions only after it has turned
+        out not to have a common version.
     has_groups
         Whether groups have documents of their own.
     implies_groups
@@ -179,7 +180,7 @@ class Format(ABC):
         return key_prefix(path)
 
     def child_names(self, objects: list[str], prefixes: list[str]) -> list[str]:
-        """Return the names in a listing that could be children of a group.
+        """Return the listed names that could be the names of a group's children.
 
         `objects` and `prefixes` are the names of the objects and folders that were listed under
         `listing_prefix`.
@@ -353,12 +354,12 @@ class Hierarchy:
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects
-        Mapping from keys to bytes, for the objects (chunks and metadata documents) that an
-        unfinished write may have replaced. The bytes are the content before this write, or None for
-        an object that did not exist. Readers use this content instead of the current content. The
-        mapping is empty if there is no unfinished write, or if this write replaces no chunks. It is
-        also empty if the objects must not be restored, or if the store was opened with
-        ``consolidated=True``, because the journal is then not read.
+        The objects (chunks and metadata documents) that an unfinished write may have replaced. Each
+        key is mapped to the object's bytes before this write, or to None for an object that did not
+        exist. Readers use these bytes instead of the current bytes. The mapping is empty if there
+        is no unfinished write, if this write replaces no chunks, or if the objects must not be
+        restored. It is also empty if the store was opened with ``consolidated=True``, because
+        readers then skip the journal, which records unfinished writes.
     documents
         Mapping from keys to the bytes of metadata documents, or to None for a document that does
         not exist. If the store was not opened for writing, the mapping is empty.

@@ -92,8 +92,8 @@ def parse_json(source: str, *, max_depth: int) -> Json:
     Raises
     ------
     MetadataError
-        If the text cannot be parsed, an object has duplicate names, or values are nested more than
-        `max_depth` levels deep.
+        If the text cannot be parsed, if an object has duplicate names, or if values are nested more
+        than `max_depth` levels deep.
     """
     strict = StrictText(source, source)
     try:

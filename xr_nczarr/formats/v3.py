@@ -65,7 +65,7 @@ class V3(Format):
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
         """Return whether the node at `path` has a ``zarr.json`` that does not follow the v3 draft.
 
-        Such a document is parsed according to the final v3 spec, even if it is invalid.
+        This document is parsed according to the final v3 spec, even if it is invalid.
         """
         (key,) = self.node_keys(path)
         if key not in documents:
@@ -204,12 +204,14 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Parse a chunk grid. Return the shape of its largest chunk, and its runs if it is rectilinear.
+    """Parse a chunk grid, and return the shape of its largest chunk and the runs of the grid.
 
     A run is a (length, count) pair, which represents consecutive chunks of equal length along a
     dimension. A rectilinear grid has a tuple of runs for each dimension. For a regular grid, the
-    tuple of runs is empty, because all chunks have the same shape. In a sharded array, the grid
-    divides the array into shards, so the result describes shards instead of chunks.
+    returned runs are an empty tuple, because all chunks have the same shape.
+
+    If the array is sharded, the grid divides the array into shards. In that case, return the shape
+    of the largest shard and the runs of shards.
     """
     name, configuration = read_definition(value, "chunk_grid")
     place = "chunk_grid.configuration"

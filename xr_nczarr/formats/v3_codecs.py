@@ -205,7 +205,7 @@ def parse_spec(
 
     `place` is the location of the codec in its document, `rank` is the number of dimensions of the
     array, and `document` is the codec's JSON. `itemsize` is the size in bytes of the array's items.
-    As in zarr-python, it is the default element size of the shuffle codec. The ``bytes`` codec
+    It is the default element size of the shuffle codec, as in zarr-python. The ``bytes`` codec
     keeps its ``endian`` parameter, which `move_byte_order` later moves to the dtype if possible.
     """
     if name == "endian":  # the name of ``bytes`` in the draft, and in v3 until the end of 2023
@@ -400,7 +400,7 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 def check_byte_order(spec: CodecSpec, dtype: DType, version: str) -> None:
     """Raise UnsupportedError if a codec is configured for big-endian numbers of type `dtype`.
 
-    Zarr v3 and its draft cannot represent such a configuration. In these versions, codecs before
+    Zarr v3 and its draft cannot represent this configuration. In these versions, codecs before
     the array-to-bytes codec always process numbers in native byte order. `version` is the name of
     the Zarr version to show in the message.
     """
