@@ -209,7 +209,7 @@ class StepRequest:
         Raises
         ------
         MetadataError
-            If a parameter is not in `defaults`, or its type differs from the type of its default. A
+            If a parameter is not in `defaults`, or if its type differs from its default's type. A
             default of None allows any type.
         """
         configuration = self.spec.configuration

@@ -83,7 +83,7 @@ def requested_codecs(
     2. netCDF's flags, such as ``zlib``, if they contradict ``codecs`` because the user has changed
        them since the variable was opened;
     3. ``codecs``, which is set when a variable is opened;
-    4. netCDF's flags.
+    4. netCDF's flags, if ``codecs`` is not set.
 
     If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`, so that every build
     of netCDF-C can read them without plugins.
