@@ -201,7 +201,7 @@ def compared_versions(path):
             yield from (item.value for item in items if getattr(item, "value", None) in FORMATS)
 
 
-def test_only_formats_layer_compares_zarr_versions():
+def test_zarr_versions_are_compared_only_in_formats_layer():
     offenders = [
         (str(path), version)
         for path in FILES
@@ -217,7 +217,7 @@ def test_storage_layer_mentions_reference_sets_only_to_parse_their_urls():
     assert [path.name for path in files if known.search(path.read_text())] == ["location.py"]
 
 
-def test_only_formats_layer_imports_modules_of_zarr_versions():
+def test_modules_of_zarr_versions_are_imported_only_in_formats_layer():
     versions = re.compile(r"xr_nczarr\.formats\.v[0-9]")
     offenders = [
         (str(path), name)
@@ -266,7 +266,7 @@ def test_names_of_package_files_are_unique():
 
 
 @pytest.mark.parametrize("layer", sorted({layer_of(path) for path in FILES} - {"__init__"}))
-def test_files_in_layer_have_no_circular_imports(layer):
+def test_files_within_layer_have_no_circular_imports(layer):
     files = {f"xr_nczarr.{layer}.{path.stem}": path for path in (PACKAGE / layer).glob("*.py")}
     left = {
         name: {

@@ -278,7 +278,7 @@ def test_scalar_with_same_name_as_dimension_is_dropped_with_warning(tmp_path):
     assert list(xr.open_dataset(store, engine="nczarr", drop_variables="a").variables) == ["x"]
 
 
-def test_store_opens_if_drop_variables_lists_array_that_is_too_large_for_numpy(store):
+def test_array_too_large_for_numpy_can_be_dropped_when_opening_store(store):
     document = json.loads((store / "x/.zarray").read_text()) | {"shape": [1 << 62]}
     put(store, {"y/.zarray": document, "y/.zattrs": {"_ARRAY_DIMENSIONS": ["y"]}})
     options = {"consolidated": False, "drop_variables": "y"}
@@ -309,7 +309,7 @@ def test_failed_connection_raises_error_instead_of_marking_variable_as_broken(st
 
 
 @pytest.mark.parametrize("opener", [xr.open_dataset, xr.open_datatree, xr.open_groups])
-def test_coordinates_are_not_read_if_create_default_indexes_is_false(opener, store, http_server):
+def test_coordinates_are_not_read_if_no_default_indexes_are_created(opener, store, http_server):
     shutil.copytree(store, Path(http_server.root, "s"))
     opener(
         f"{http_server.url}/s", engine="nczarr", create_default_indexes=False, decode_times=False

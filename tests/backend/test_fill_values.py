@@ -144,7 +144,7 @@ def test_empty_strings_are_not_masked_as_missing_values(tmp_path: Path, way: str
 
 
 # Regression D20
-def test_chunks_that_xarray_omits_because_they_contain_only_zeros_are_read_as_zeros(
+def test_chunks_omitted_by_xarray_because_they_contain_only_zeros_are_read_as_zeros(
     tmp_path: Path,
 ) -> None:
     written = xr.Dataset(

@@ -118,7 +118,7 @@ def test_store_can_be_opened_and_explained_without_s3_list_permission(release, t
 
 
 @pytest.mark.parametrize("client", ["fsspec", "obstore"])
-def test_copying_store_and_writing_references_to_it_require_no_s3_list_permission(
+def test_store_can_be_copied_and_referenced_without_s3_list_permission(
     client, stored, tmp_path, s3_server
 ):
     url = s3_server.upload(stored, "store")
@@ -180,7 +180,7 @@ def test_url_fragment_that_contradicts_store_is_rejected(stored, tmp_path):
         xr.open_dataset(f"file://{stored}#mode=nczarr,nonsense", engine="nczarr")
 
 
-def test_xarray_chooses_nczarr_engine_by_itself_only_for_nczarr_metadata_or_url(stored, tmp_path):
+def test_xarray_guesses_nczarr_engine_only_from_nczarr_metadata_or_url(stored, tmp_path):
     check(xr.open_dataset(stored))
     guess = xr.backends.list_engines()["nczarr"].guess_can_open
     url = f"file://{stored}#mode=nczarr,file"

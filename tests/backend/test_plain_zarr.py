@@ -168,9 +168,7 @@ def test_zero_fill_value_in_reference_set_is_not_masked_regardless_of_target_typ
 
 
 @pytest.mark.parametrize(("masks", "expected"), [(True, [np.nan, 1]), (False, [0, 1])])
-def test_zeros_in_reference_set_are_masked_only_if_use_zarr_fill_value_as_mask_is_true(
-    tmp_path, caplog, masks, expected
-):
+def test_zeros_in_reference_set_are_masked_only_on_request(tmp_path, caplog, masks, expected):
     path = zeros(tmp_path / "refs.json")
     options = {"use_zarr_fill_value_as_mask": masks}
     dataset = xr.open_dataset(path, engine="nczarr", **options)
@@ -244,7 +242,7 @@ def test_loading_booleans_with_missing_values_raises_metadata_error(version):
         dataset.load()
 
 
-def test_v3_fill_values_are_masked_only_if_use_zarr_fill_value_as_mask_is_true():
+def test_v3_fill_values_are_masked_only_on_request():
     store = written(3, data=np.arange(3), fill_value=1)
     assert opened(store).dtype == "int64"
     masked = opened(store, use_zarr_fill_value_as_mask=True)
@@ -362,7 +360,7 @@ def test_plain_zarr_json_attributes_survive_every_kind_of_rewrite(tmp_path, vers
         assert json.dumps(stored) == json.dumps(JSON)
 
 
-def test_json_attributes_copied_to_nczarr_have_types_that_netcdf_c_infers(tmp_path):
+def test_json_attributes_copied_to_nczarr_get_types_inferred_by_netcdf_c(tmp_path):
     attributes = {"small": 5, "large": 2**40, "several": [1, 2], "deep": {"a": [1]}, "none": None}
     plain = put(tmp_path / "plain", {".zgroup": {"zarr_format": 2}, ".zattrs": attributes})
     xr_nczarr.copy(plain, tmp_path / "copy")
@@ -563,7 +561,7 @@ def store_of_swapped_numbers(path):
     return put(path, names)
 
 
-def test_opening_big_endian_values_in_old_nczarr_layouts_warns_once(tmp_path):
+def test_opening_store_with_big_endian_numbers_in_old_nczarr_layout_warns_once(tmp_path):
     store = store_of_swapped_numbers(tmp_path / "s")
     with pytest.warns(UserWarning, match="declared as big-endian .*/v, /w.*assume_endian") as seen:
         wrong = xr.open_dataset(store, engine="nczarr").v
@@ -575,7 +573,7 @@ def test_opening_big_endian_values_in_old_nczarr_layouts_warns_once(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["t.nczarr", "t.nc"])
-def test_copy_corrects_byte_order_of_old_nczarr_layouts(tmp_path, target):
+def test_big_endian_numbers_in_old_nczarr_layout_are_copied_in_correct_byte_order(tmp_path, target):
     source, target = store_of_swapped_numbers(tmp_path / "s"), str(tmp_path / target)
     with warnings.catch_warnings(action="error"):
         xr_nczarr.copy(source, target, assume_endian="little")
@@ -585,7 +583,7 @@ def test_copy_corrects_byte_order_of_old_nczarr_layouts(tmp_path, target):
         assert dataset.v.values.tolist() == dataset.w.values.tolist() == [0, 1, 2]
 
 
-def test_opening_big_endian_values_in_newest_layout_does_not_warn():
+def test_opening_store_with_big_endian_numbers_in_newest_layout_does_not_warn():
     store = {}
     encoding = {"v": {"endian": "big"}}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1, 2])}), store, encoding=encoding)

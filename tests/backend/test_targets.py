@@ -111,7 +111,7 @@ def test_parquet_reference_sets_open_through_reference_urls_and_filesystems(memo
     assert read(f"reference::{url}") == VALUES
 
 
-def test_parquet_reference_set_can_be_read_from_local_disk_web_server_or_s3(
+def test_parquet_reference_set_can_be_read_from_local_disk_or_s3_or_web_server(
     tmp_path, folder, http_server, s3_server
 ):
     for root in (tmp_path / "local", Path(http_server.root)):
@@ -541,7 +541,7 @@ def test_target_that_contradicts_options_is_rejected(places, name):
         read(target.format(**places), storage_options=options)
 
 
-def test_targets_can_combine_paths_chained_urls_and_fragments(places, s3_server):
+def test_targets_can_combine_paths_fragments_and_chained_urls(places, s3_server):
     """Each of these targets is valid. `TOO_MANY` adds a part that does not apply to the target."""
     s3 = {"storage_options": {"s3": s3_server.storage_options}}
     for target, options in (

@@ -34,7 +34,7 @@ def test_empty_time_variable_whose_bounds_attribute_is_not_text_opens_with_warni
 
 
 @pytest.mark.parametrize("attributes", [{"scale_factor": "text"}, {"add_offset": "0.5"}], ids=str)
-def test_error_for_undecodable_attribute_includes_variable_name_if_raised_on_load(attributes):
+def test_error_raised_on_load_for_undecodable_attribute_includes_variable_name(attributes):
     with (
         xr.open_dataset(plain_objects(**attributes), engine="nczarr") as dataset,
         pytest.raises(MetadataError, match=r"mapping.*cannot decode.*\ba\b.*decode_cf") as caught,

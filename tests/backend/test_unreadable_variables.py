@@ -127,7 +127,7 @@ def test_invalid_compression_level_breaks_only_its_variable() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("dropped", ["single name", "iterator", "array"])
-def test_dimension_size_conflict_with_dropped_variable_does_not_prevent_reading_other_variables(
+def test_other_variables_can_be_read_if_variable_with_conflicting_dimension_size_is_dropped(
     version: int, dropped: str
 ) -> None:
     def unused() -> Any:

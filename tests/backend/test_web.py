@@ -321,7 +321,7 @@ def test_web_page_returned_by_http_mapper_raises_storage_error(http_server):
         opened(mapper)
 
 
-def test_chunk_is_treated_as_missing_if_response_status_is_listed_in_option_missing_status(
+def test_chunk_is_treated_as_missing_if_http_status_is_configured_to_mean_missing(
     http_server: HttpServer,
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:

@@ -324,7 +324,7 @@ def test_decoding_rejects_integers_that_are_not_multiples_of_scale():
         codec.decode(b"\x64")
 
 
-def test_writing_floats_that_scaling_would_change_is_rejected(tmp_path):
+def test_writing_floats_not_preserved_by_scaling_is_rejected(tmp_path):
     dataset = xr.Dataset({"v": ("x", np.array([1e30, 1], "f4"))})
     encoding = {"v": {"codecs": [{"id": "scale_offset", "scale": 1e20}], "fill_value": 0}}
     with pytest.raises(ChunkError, match="the filters would change"):
@@ -527,7 +527,7 @@ def test_casts_are_rejected_in_v2(tmp_path):
 
 
 @pytest.mark.parametrize("fill", [-1.0, 0.26, np.nan, 1e9], ids=str)
-def test_fill_value_that_cast_would_change_is_rejected(tmp_path, fill):
+def test_fill_value_not_preserved_by_cast_is_rejected(tmp_path, fill):
     with pytest.raises(
         ConflictError, match=r"cannot store the fill value.*fill_value in the encoding"
     ):

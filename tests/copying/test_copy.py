@@ -153,9 +153,7 @@ def test_reference_set_can_be_copied_to_zip_file(tmp_path: Path) -> None:
         xr_nczarr.copy(source, target)
 
 
-def test_unlimited_dimension_that_target_layout_does_not_support_is_rejected_or_made_fixed() -> (
-    None
-):
+def test_unlimited_dimension_unsupported_by_target_layout_is_rejected_or_made_fixed() -> None:
     source: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
@@ -285,7 +283,7 @@ ENCODING = {"a": {"chunks": (1, 5), "zlib": True}}
     ],
     ids=["name", "names", "numcodecs", "zarr v3", "object"],
 )
-def test_copy_accepts_every_form_of_codec_that_to_nczarr_accepts(codecs: Any) -> None:
+def test_copy_accepts_codecs_as_names_mappings_or_objects(codecs: Any) -> None:
     source: dict[str, bytes] = {}
     copied: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.0, 2.0])}), source)

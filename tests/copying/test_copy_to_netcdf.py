@@ -95,7 +95,7 @@ def test_copying_strings_containing_nul_is_rejected(tmp_path: Path, place: str) 
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_copy_of_plain_zarr_has_same_netcdf_types_as_file_written_by_to_netcdf(
+def test_netcdf_file_copied_from_plain_zarr_has_same_types_as_file_saved_by_xarray(
     tmp_path: Path,
 ) -> None:
     times = np.array(["2026-01-01", "2026-01-03"], "M8[ns]")

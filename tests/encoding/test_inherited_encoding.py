@@ -118,7 +118,7 @@ def test_derived_variables_inherit_source_chunks(steps, operation, blocks, tmp_p
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_chunks_of_derived_variables_are_kept_by_to_zarr(operation, tmp_path):
+def test_xarray_keeps_chunks_of_derived_variables_in_zarr_stores(operation, tmp_path):
     function, _, by_zarr = OPERATIONS[operation]
     STEPS.to_zarr(tmp_path / "a", zarr_format=2, encoding={"t": {"chunks": (24, 20, 30)}})
     with xr.open_dataset(tmp_path / "a", engine="zarr", chunks=None) as source:
@@ -201,7 +201,7 @@ def test_chosen_chunk_sizes_are_logged_with_reason(caplog, leftover, level, mess
     assert chunks in str(xr_nczarr.explain(store))
 
 
-def test_chunks_of_opened_variables_are_kept_by_to_zarr_and_accepted_by_to_netcdf(tmp_path):
+def test_xarray_keeps_chunks_of_opened_variables_in_zarr_and_accepts_them_in_netcdf(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with opened(tmp_path / "a") as source:
         source.to_zarr(tmp_path / "b", zarr_format=2)
@@ -221,7 +221,7 @@ def test_chunks_of_opened_variables_are_kept_by_to_zarr_and_accepted_by_to_netcd
         (3, zarr.codecs.GzipCodec(level=3)),
     ],
 )
-def test_dataset_from_zarr_store_can_be_written_by_to_netcdf_regardless_of_codec(
+def test_xarray_can_save_dataset_from_zarr_store_as_netcdf_file_regardless_of_codec(
     tmp_path, zarr_format, codec, engine
 ):
     # The engines reject the flags of Blosc and of codecs that a build of HDF5 lacks.
@@ -568,7 +568,7 @@ def test_error_for_invalid_unicode_includes_variable_or_group_path(tmp_path, bro
 
 
 @pytest.mark.parametrize("key", ["chunks", "chunksizes"])
-def test_character_dimension_is_added_to_requested_string_chunks(tmp_path, key):
+def test_character_dimension_is_added_to_chunks_requested_for_strings(tmp_path, key):
     ds = xr.Dataset({"t": (("y", "x"), np.array([[b"abc", b"d"]] * 4))})
     xr_nczarr.to_nczarr(ds, tmp_path / "a", encoding={"t": {key: (2, 1)}})
     dataset = xr.open_dataset(tmp_path / "a", engine="nczarr")

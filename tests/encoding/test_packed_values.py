@@ -26,7 +26,9 @@ def test_appended_values_are_packed_with_stored_encoding(path):
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("container", [list, np.array], ids=["list", "array"])
-def test_scale_factor_and_add_offset_can_be_one_element_lists_or_arrays(path, dialect, container):
+def test_scale_factor_and_add_offset_can_be_lists_or_arrays_of_one_element(
+    path, dialect, container
+):
     encoding = {"dtype": "i2", "scale_factor": container([0.5]), "add_offset": container([1])}
     encoding["_FillValue"] = -1
     to_nczarr(packed(1.0, 2.5), path, dialect=dialect, encoding={"p": encoding})

@@ -107,7 +107,7 @@ def test_requested_string_width_below_actual_width_is_rejected(path, width):
     assert not os.path.exists(path)
 
 
-def test_requested_shards_of_character_arrays_can_omit_character_dimension(path):
+def test_shards_requested_for_character_arrays_can_omit_character_dimension(path):
     stored = xr.Dataset({"s": ("x", np.array([b"one", b"three", b"two"]))})
     encoding = {"s": {"chunks": (1,), "shards": (2,)}}
     to_nczarr(stored, path, encoding=encoding, zarr_format=3, dialect="nczarr")
@@ -241,7 +241,7 @@ def test_one_byte_values_in_plain_zarr_are_not_joined_into_strings(path, version
             assert opened.data.values.tolist() == [b"a", b"", b"c"]
 
 
-def test_characters_opened_with_concat_characters_false_are_copied_unchanged(tmp_path):
+def test_characters_not_joined_into_strings_are_copied_unchanged(tmp_path):
     characters = xr.Dataset({"t": (("x", "length"), np.array([[b"a", b"b"], [b"c", b"d"]]))})
     characters.to_zarr(tmp_path / "s", zarr_format=2, consolidated=False)
     opened = xr.open_dataset(tmp_path / "s", engine="nczarr", concat_characters=False)

@@ -106,7 +106,7 @@ def test_bounds_added_to_stored_time_coordinate_keep_their_values(path, new, sto
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_time_variable_whose_bounds_attribute_contains_its_own_name_keeps_units(dialect):
+def test_time_variable_that_names_itself_as_bounds_keeps_units(dialect):
     store = {}
     times = np.array(["2000-01-01", "2000-01-02"], "M8[ns]")
     units = {"units": "days since 2000-01-01"}
@@ -400,7 +400,7 @@ def test_dask_timedeltas_that_do_not_fit_requested_units_are_rejected(path):
     assert_rejected(path, problem, times, encoding=encoding)
 
 
-def test_dates_in_calendars_that_xarray_cannot_decode_are_rejected(path):
+def test_dates_in_calendars_unsupported_by_xarray_are_rejected(path):
     dates = xr.Dataset({"t": ("x", np.array(["2000-01-01"], "M8[ns]"))})
     encoding = {"t": {"calendar": "tai"}}
     assert_rejected(path, "cannot decode times in the calendar 'tai'", dates, encoding=encoding)

@@ -102,7 +102,7 @@ def test_names_pointing_outside_group_are_not_listed_as_members(name, member):
         assert list(dataset.variables) == []
 
 
-def test_array_name_with_backslash_is_listed_but_never_read():
+def test_array_with_backslash_in_name_is_listed_but_never_read():
     """netCDF-C writes such names on Unix. On Windows, they would point to another folder."""
 
     class Recorded(dict):

@@ -275,7 +275,7 @@ def test_writing_to_store_with_damaged_journal_raises_metadata_error(journal):
     assert read(store).identical(values(0, 6))
 
 
-def test_target_that_is_not_a_store_is_replaced_only_if_overwrite_is_true():
+def test_target_that_is_not_a_store_is_replaced_only_on_request():
     objects = {"precious": b"1"}
     for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
         with pytest.raises(error, match=r"not (a|belong to a) Zarr store"):
@@ -402,7 +402,7 @@ def interrupted(write, before, changes):
     return objects
 
 
-def test_interrupted_append_with_compute_false_leaves_store_in_old_or_new_state():
+def test_interrupted_delayed_append_leaves_store_in_old_or_new_state():
     before = {}
     to_nczarr(values(0, 3), before, unlimited_dims=["t"])
 

@@ -159,7 +159,7 @@ class TestRedirects:
         assert not other.requests_for("*/refs.json")
 
 
-def test_symlinks_pointing_outside_store_are_rejected_with_trust_none(folder, tmp_path):
+def test_symlinks_pointing_outside_untrusted_store_are_rejected(folder, tmp_path):
     store = put(tmp_path / "mine" / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     assert xr.open_dataset(store, engine="nczarr").v.values.tolist() == [0, 1, 2, 3]
@@ -169,7 +169,7 @@ def test_symlinks_pointing_outside_store_are_rejected_with_trust_none(folder, tm
 
 @pytest.mark.parametrize("prefix", ["", "reference::"])
 @pytest.mark.parametrize("name", [".zmetadata", "v/refs.0.parq"])
-def test_symlinks_pointing_outside_parquet_set_are_rejected_with_trust_none(
+def test_symlinks_pointing_outside_untrusted_parquet_reference_set_are_rejected(
     name, prefix, folder, tmp_path
 ):
     records = folder / "set.parq"
@@ -185,7 +185,7 @@ def test_symlinks_pointing_outside_parquet_set_are_rejected_with_trust_none(
 
 @pytest.mark.parametrize("cache", ["simplecache", "filecache"])
 @pytest.mark.parametrize("as_mapper", [False, True])
-def test_symlinks_pointing_outside_cached_store_are_rejected_with_trust_none(
+def test_symlinks_pointing_outside_untrusted_cached_store_are_rejected(
     as_mapper, cache, folder, tmp_path
 ):
     store = put(folder / "store", MEMBERS)
@@ -198,7 +198,7 @@ def test_symlinks_pointing_outside_cached_store_are_rejected_with_trust_none(
 
 
 @pytest.mark.parametrize("url", ["dir://store::file://{}", "simplecache::dir://store::file://{}"])
-def test_symlinks_are_rejected_with_trust_none_in_any_chained_url(url, folder, tmp_path):
+def test_untrusted_store_with_symlinks_is_rejected_in_chained_url(url, folder, tmp_path):
     store = put(folder / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     url = url.format(folder)
@@ -209,7 +209,7 @@ def test_symlinks_are_rejected_with_trust_none_in_any_chained_url(url, folder, t
         values(url)
 
 
-def test_symlinks_are_rejected_with_trust_none_in_any_nested_filesystem(folder, tmp_path):
+def test_untrusted_store_with_symlinks_is_rejected_in_nested_filesystem(folder, tmp_path):
     store = put(folder / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     local = AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=False)
@@ -229,7 +229,7 @@ def test_symlinks_are_rejected_with_trust_none_in_any_nested_filesystem(folder, 
     ],
     ids=["simplecache", "dir"],
 )
-def test_symlinks_are_rejected_with_trust_none_if_options_select_local_filesystem(
+def test_untrusted_store_with_symlinks_is_rejected_if_options_select_local_filesystem(
     url, options, folder, tmp_path
 ):
     store = put(folder / "store", MEMBERS)
@@ -244,7 +244,7 @@ def test_symlinks_are_rejected_with_trust_none_if_options_select_local_filesyste
         xr.open_dataset(url.format(folder), trust="none", **arguments)
 
 
-def test_zip_files_can_be_opened_through_cache_with_trust_none(folder):
+def test_untrusted_zip_files_can_be_opened_through_cache(folder):
     write_zip(folder / "store.zip", {**MEMBERS, "v/0": VALUES.tobytes()})
     assert values(f"simplecache::zip://::file://{folder}/store.zip") == [0, 1, 2, 3]
 
@@ -269,7 +269,7 @@ def test_untrusted_stores_have_strict_default_limits(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
-def test_limit_passed_with_trust_none_is_used_even_if_it_equals_regular_default(limit):
+def test_limit_passed_for_untrusted_store_is_used_even_if_it_equals_regular_default(limit):
     ordinary = getattr(DEFAULT_LIMITS, limit)
     for limits in ({limit: int(ordinary)}, Limits(**{limit: int(ordinary)})):
         bounds = OpenOptions(trust="none", limits=limits).bounds
@@ -298,7 +298,7 @@ def test_node_and_depth_limits_apply_to_consolidated_metadata(paths, option, for
             open_one(store, engine="nczarr", limits={"max_nodes": 10})
 
 
-def test_max_nodes_limit_counts_only_consolidated_nodes_in_opened_group():
+def test_node_limit_counts_only_consolidated_nodes_in_opened_group():
     members = {f"g/{name}/.zgroup": {"zarr_format": 2} for name in "abc"}
     members |= {f"h/{number}/.zgroup": {"zarr_format": 2} for number in range(9)}
     document = {"zarr_consolidated_format": 1, "metadata": members}

@@ -598,7 +598,7 @@ def test_damaged_consolidated_metadata_is_rejected(value, place):
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[]", b'{"metadata": {}}'])
-def test_error_for_damaged_consolidated_metadata_suggests_consolidated_false(data):
+def test_error_for_damaged_consolidated_metadata_suggests_ignoring_it(data):
     with pytest.raises(MetadataError, match=r"^\.zmetadata.*consolidated=False"):
         FORMATS["2"].expand_consolidated({".zmetadata": Document(".zmetadata", data)})
 

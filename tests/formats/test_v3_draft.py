@@ -589,7 +589,7 @@ def test_explicit_and_implicit_groups_from_zarr_python_2_18_are_parsed(zarr_pyth
     assert dict(zarr_python.nodes["/sub/deep/x"].attributes) == {"units": "m"}
 
 
-def test_filters_attribute_from_zarr_python_2_18_is_parsed_as_codecs(zarr_python):
+def test_attribute_named_filters_from_zarr_python_2_18_is_parsed_as_codecs(zarr_python):
     node = zarr_python.nodes["/filters"]
     assert [spec.name for spec in node.codecs] == ["delta", "shuffle"]
     assert not node.attributes

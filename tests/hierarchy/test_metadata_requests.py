@@ -228,7 +228,9 @@ def test_store_opens_with_zarr_format_option_if_server_returns_403_for_missing_o
     assert dataset["v"].shape == (2, 3)
 
 
-def test_error_for_forbidden_chunk_suggests_option_missing_status(s3_server, trees):
+def test_error_for_forbidden_chunk_suggests_configuring_status_403_to_mean_missing(
+    s3_server, trees
+):
     s3_server.restore({key: data for key, data in trees.items() if "g1/v/" not in key})
     refuse_absent(s3_server)
     dataset = opened(s3_server, "v3-consolidated", group="g1")

@@ -232,7 +232,7 @@ def scalar_by_netcdf_c(url):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
-def test_netcdf_c_reads_scalars_in_all_layouts_since_4_9_1(path, dialect):
+def test_netcdf_c_reads_scalars_in_all_nczarr_layouts_newer_than_4_8_1(path, dialect):
     to_nczarr(xr.Dataset({"s": 1.5}), path, dialect=dialect)
     # In another process, because netcdf-c crashes if the scalar is not marked in the expected way.
     assert in_a_new_interpreter(scalar_by_netcdf_c, nczarr_url(path)) == ((), 1.5)

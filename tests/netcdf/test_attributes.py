@@ -196,7 +196,7 @@ def test_attributes_are_encoded_as_shortest_json_that_round_trips(value, expecte
     assert type(result[0]) is type(expected[0])
 
 
-def test_untyped_attribute_encoding_preserves_booleans_and_non_finite_numbers():
+def test_encoding_untyped_attributes_preserves_booleans_and_non_finite_numbers():
     assert encode_attribute([True, False], typed=False)[0] == [True, False]
     assert encode_attribute(-math.inf, typed=False)[0] == -math.inf
 

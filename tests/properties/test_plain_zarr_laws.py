@@ -396,7 +396,9 @@ def test_zarr_python_stores_open_identically_with_nczarr_and_zarr_engines(store,
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(stores_of_to_zarr(), OPTIONS)
-def test_stores_written_by_to_zarr_open_identically_with_nczarr_and_zarr_engines(store, options):
+def test_plain_zarr_written_by_xarray_opens_identically_with_nczarr_and_zarr_engines(
+    store, options
+):
     if store is None:
         return
     theirs, ours = opened(store, **options)

@@ -245,7 +245,9 @@ class TestStore:
                 list(store.fetch_ranges([ByteRange(key, start, length)]))
         assert list(store.fetch_ranges([ByteRange("none", 0, 5)])) == [None]
 
-    def test_remote_reference_stores_are_detected_without_reading_all_keys(self, tmp_path):
+    def test_reference_store_is_classified_as_local_or_remote_without_reading_all_keys(
+        self, tmp_path
+    ):
         documents = version0("nowhere") | {"t/.zarray": json.dumps(ARRAY | {"shape": [10**13]})}
         metadata = {key: documents[key] for key in documents if key[-1] not in "012"}
         (tmp_path / "set.parq").mkdir()
@@ -338,7 +340,7 @@ class TestStore:
 
     # Regression D46
     @pytest.mark.parametrize("special", ["/dev/zero", "/proc/self/environ", "/sys/kernel/notes"])
-    def test_files_in_system_folders_dev_proc_and_sys_are_always_rejected(self, tmp_path, special):
+    def test_files_in_dev_proc_and_sys_folders_are_always_rejected(self, tmp_path, special):
         link = tmp_path / "link"
         link.symlink_to(special)
         for path in (special, f"file://{special}", str(link)):
@@ -452,7 +454,7 @@ class TestTrust:
         )
         assert targets.url(url) == expected
 
-    def test_local_folder_listed_in_allow_option_can_be_referenced(self, served, tmp_path):
+    def test_files_in_allowed_local_folder_can_be_referenced(self, served, tmp_path):
         copy = tmp_path / "copy.bin"
         with open(f"{served.root}/data.bin", "rb") as file:
             copy.write_bytes(file.read())
@@ -617,7 +619,9 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_option_missing_status_applies_to_reference_document(self, served, options, error):
+    def test_reference_document_is_missing_if_http_status_is_configured_to_mean_missing(
+        self, served, options, error
+    ):
         served.fault("status", status=403, times=None)
         with pytest.raises(error):
             read(f"{served.url}/refs.json", **options)
@@ -647,11 +651,11 @@ class TestOptions:
         with pytest.raises(UnsupportedError, match="remote_options"):
             read(version0(str(data)), anon=True)
 
-    def test_options_that_only_fsspec_uses_are_ignored(self, data):
+    def test_options_used_only_by_fsspec_are_ignored(self, data):
         options = {"asynchronous": False, "max_gap": 5, "simple_templates": True, "lazy": True}
         assert read(version0(str(data)), remote_protocol="file", **options) == VALUES.tolist()
 
-    def test_references_through_protocol_given_in_remote_protocol_option_are_allowed(self):
+    def test_references_can_use_protocol_given_in_remote_protocol_option(self):
         options = ReferenceOptions.of(
             Access(storage_options={"remote_protocol": "s3", "remote_options": {"anon": 1}})
         )

@@ -187,7 +187,7 @@ def test_references_to_one_file_can_be_in_any_order(served, tmp_path):
 # Regression D43
 @pytest.mark.parametrize("engine", ["pyarrow", "fastparquet"])
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
-def test_chunks_without_reference_in_parquet_reference_set_are_read_as_fill_value(tmp_path, engine):
+def test_chunks_missing_from_parquet_reference_set_are_read_as_fill_value(tmp_path, engine):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     mapper = LazyReferenceMapper.create(
         str(tmp_path / "set"), fs=fsspec.filesystem("file"), record_size=3, engine=engine
@@ -319,7 +319,7 @@ def test_chunk_keys_with_wrong_number_of_indices_raise_reference_set_error(shape
         read(document)
 
 
-def test_missing_chunks_are_filled_despite_leftover_chunk_with_wrong_rank():
+def test_missing_chunks_are_filled_even_if_leftover_chunk_key_has_wrong_number_of_indices():
     document = metadata() | {"t/0": "a" * 16, "t/0.0": "b" * 16}
     assert read(document)[4:] == [-1] * 4
 

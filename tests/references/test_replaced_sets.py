@@ -67,7 +67,7 @@ def test_workers_do_not_mix_references_from_replaced_set_with_new_references(tmp
         opened.t.data[:8].compute(scheduler=workers)  # its record files exist in both sets
 
 
-def test_reading_record_file_that_new_set_does_not_contain_raises_reference_set_error(tmp_path):
+def test_reading_record_file_missing_from_new_set_raises_reference_set_error(tmp_path):
     write(reference_set(LOWER), tmp_path / "set.parq", record_size=2)
     opened = xr.open_dataset(tmp_path / "set.parq", engine="nczarr")
     write(reference_set(UPPER), tmp_path / "set.parq")

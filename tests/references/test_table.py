@@ -138,12 +138,12 @@ def test_chunk_references_are_stored_in_one_columnar_table_per_array():
 @pytest.mark.parametrize(
     "key", ["t/40.0.0", "t/0.5.0", "t/0.0", "t/00.0.0", "t/0.0.0.0", "t/-1.0.0"]
 )
-def test_chunk_keys_without_reference_resolve_to_none(key):
+def test_resolving_chunk_key_without_reference_returns_none(key):
     assert parse_references(SETS["one array"]).resolve(key) is None
     assert parse_references(SETS["gaps"]).resolve("t/3.3") is None
 
 
-def test_nested_objects_that_resemble_references_are_unchanged():
+def test_nested_objects_that_resemble_references_are_not_parsed_as_references():
     inner = {f"t/{i}": ["u", i, 1] for i in range(6000)}
     references = parse_references(json.dumps({"version": 1, "refs": {"t/.zattrs": inner}}))
     assert references.resolve("t/5") is None

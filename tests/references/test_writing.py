@@ -241,7 +241,7 @@ def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server
     )
 
 
-def test_writing_references_to_store_that_cannot_be_listed_respects_max_nodes_limit(
+def test_writing_references_to_store_that_cannot_be_listed_respects_node_limit(
     tmp_path, http_server
 ):
     xr_nczarr.to_nczarr(xr.Dataset({"a": 1, "b": 2}), f"{http_server.root}/store")
@@ -460,7 +460,7 @@ def test_rejected_parquet_reference_set_leaves_existing_remote_set_unchanged(tmp
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("allowed", [0, 1, 2])
-def test_interrupted_write_to_remote_directory_leaves_no_set_and_can_be_repeated(
+def test_interrupted_write_to_remote_directory_leaves_no_reference_set_and_can_be_retried(
     tmp_path, monkeypatch, allowed, killed
 ):
     place = f"memory://{tmp_path.name}"

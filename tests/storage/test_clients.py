@@ -361,7 +361,7 @@ def test_object_of_unknown_length_is_read(http_server: HttpServer, client: str) 
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_status_403_raises_error_unless_option_missing_status_includes_403(
+def test_status_403_raises_error_unless_configured_to_mean_missing(
     http_server: HttpServer, client: str
 ) -> None:
     http_server.fault("status", path="*/x", status=403, times=None)
@@ -376,7 +376,7 @@ def test_status_403_raises_error_unless_option_missing_status_includes_403(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_option_missing_status_applies_to_size_requests_and_empty_ranges(
+def test_size_requests_and_empty_ranges_respect_statuses_configured_to_mean_missing(
     s3_server: S3Server, client: str
 ) -> None:
     options = {**s3_server.storage_options, "client": client}
@@ -410,7 +410,7 @@ def test_synchronous_filesystem_is_used_by_one_thread_at_a_time() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [403, 404])
-def test_option_missing_status_does_not_apply_to_writes_deletions_or_listings(
+def test_statuses_configured_to_mean_missing_do_not_apply_to_writes_deletions_or_listings(
     s3_server: S3Server, client: str, status: int
 ) -> None:
     options = {**s3_server.storage_options, "client": client}

@@ -165,7 +165,7 @@ def test_size_limit_applies_if_server_omits_content_length(
         store.size("a/1")
 
 
-def test_statuses_listed_in_option_missing_status_are_treated_as_not_found(
+def test_http_statuses_configured_to_mean_missing_are_treated_as_not_found(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("status", path="/a/1", status=403, times=None)

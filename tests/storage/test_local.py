@@ -214,7 +214,7 @@ def test_file_truncated_while_copying_is_not_stored(
     assert os.listdir(f"{target.root}/b") == []
 
 
-def test_copying_between_local_stores_rejects_directories_oversized_files_and_invalid_keys(
+def test_copying_between_local_stores_rejects_oversized_files_directories_and_invalid_keys(
     store: LocalStore, tmp_path: Path
 ) -> None:
     store.put([("a", b"12345678"), ("folder/a", b"")])

@@ -125,7 +125,7 @@ def test_local_store_objects_from_other_packages_are_opened_as_local_stores(tmp_
 
 @pytest.mark.skipif(os.sep != "/", reason="needs a single root directory")
 @pytest.mark.parametrize("prefix", [None, "/"])
-def test_path_in_obstore_store_of_whole_file_system_is_opened_as_local_store(
+def test_path_in_obstore_local_store_of_root_directory_opens_as_local_store(
     prefix: str | None, tmp_path: Path
 ) -> None:
     root = ObjectStore(obstore.store.LocalStore(prefix))
@@ -300,7 +300,7 @@ def error_of_reading(pickled: bytes) -> str:
     return ""
 
 
-def test_stores_that_do_not_support_consolidated_metadata_open_with_consolidated_true() -> None:
+def test_requesting_consolidated_metadata_has_no_effect_on_stores_that_do_not_support_it() -> None:
     class UnconsolidatedStore(WrapperStore[MemoryStore]):
         @property
         def supports_consolidated_metadata(self) -> bool:
@@ -464,7 +464,7 @@ def test_writing_values_of_virtual_variables_is_rejected(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("target", [dataset(), dataset().t, xr.DataTree(dataset())])
-def test_opening_xarray_object_raises_error_that_names_its_type(target: Any) -> None:
+def test_error_for_opening_xarray_object_includes_object_type(target: Any) -> None:
     name = type(target).__name__
     with pytest.raises(UnsupportedError, match=f"^an object of type {name} cannot be opened"):
         xr.open_dataset(target, engine="nczarr")

@@ -384,7 +384,7 @@ def array(dtype, fill="null", shape="[2]"):
     ).encode()
 
 
-def test_dump_converts_variables_without_netcdf_type_or_reports_that_it_omits_them():
+def test_dump_converts_variables_without_netcdf_type_or_reports_their_omission():
     store = {
         ".zgroup": b'{"zarr_format": 2}',
         "flag/.zarray": array("|b1"),

@@ -171,7 +171,7 @@ def test_info_text_shows_totals_and_supported_netcdf_c_releases(dataset):
         ("zarr", None),
     ],
 )
-def test_info_reports_which_netcdf_c_releases_write_layout_of_store(dataset, dialect, releases):
+def test_info_reports_netcdf_c_releases_that_use_layout_of_store(dataset, dialect, releases):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, dialect=dialect)
     overview = xr_nczarr.info(store)

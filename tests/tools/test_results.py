@@ -47,7 +47,7 @@ def test_diff_html_shows_number_of_differences(store):
     assert "7 of 8 values differ" in differing
 
 
-def test_reference_writing_result_has_html_representation(store, tmp_path):
+def test_result_of_writing_references_has_html_representation(store, tmp_path):
     xr_nczarr.copy(store, tmp_path / "store")
     written = xr_nczarr.references.write(tmp_path / "store", tmp_path / "set.json")
     assert written._repr_html_() == f"<pre>{written}</pre>"

@@ -204,7 +204,7 @@ def test_upgrade_annotates_plain_zarr_only_on_request(tmp_path: Path, zarr_forma
     assert xr_nczarr.info(tmp_path / "s").dialect != "zarr"
 
 
-def test_upgrade_dry_run_lists_changes_without_making_them(
+def test_dry_run_of_upgrade_lists_changes_without_making_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
@@ -277,7 +277,7 @@ def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:
         xr_nczarr.consolidate(store)
 
 
-def test_stores_from_netcdf_c_can_be_passed_to_upgrade_consolidate_and_references_commands(
+def test_netcdf_c_stores_are_accepted_by_commands_upgrade_consolidate_and_references(
     tmp_path: Path, capsys
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.9.0"), "4.9.0")

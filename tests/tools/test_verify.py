@@ -110,7 +110,7 @@ def write_sparse(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_reports_directories_devices_broken_links_and_huge_files_in_place_of_chunks(
+def test_verify_reports_chunks_replaced_by_broken_links_huge_files_directories_or_devices(
     tmp_path: Path, replace: Any, problem: str, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)

@@ -188,7 +188,7 @@ def test_characters_sharing_dimensions_with_numbers_can_be_written_back(
     np.testing.assert_array_equal(result.c, characters[[1, 1, 0]])
 
 
-def test_characters_opened_with_concat_characters_false_can_be_appended(tmp_path: Path) -> None:
+def test_characters_not_joined_into_strings_can_be_appended(tmp_path: Path) -> None:
     texts = xr.Dataset({"c": ("t", [b"ab", b"c"])})
     to_nczarr(texts, tmp_path / "a", encoding={"c": {"char_dim_name": "x"}})
     opened = xr.open_dataset(tmp_path / "a", engine="nczarr", concat_characters=False).load()

@@ -45,7 +45,7 @@ def test_appends_that_omit_subgroup_variables_are_rejected(path):
 
 # Regression D54
 @pytest.mark.parametrize("start", [1, 0])
-def test_repeated_append_is_rejected_unless_allow_duplicates_is_true(path, start):
+def test_repeated_append_is_rejected_unless_duplicates_are_allowed(path, start):
     to_nczarr(series(0, 2), path)
     assert_rejected(path, "already", series(start, start + 2), append_dim="time")
     to_nczarr(series(start, start + 2), path, append_dim="time", allow_duplicates=True)
@@ -232,7 +232,7 @@ def test_text_and_times_can_be_appended_to_store_written_from_empty_selection(
 
 
 @pytest.mark.parametrize("region", [{"x": slice(1, 3)}, {"x": "auto"}, "auto"], ids=str)
-def test_append_to_region_fills_rest_of_new_rows_as_to_zarr_does(path, region):
+def test_appending_to_region_fills_rest_of_new_rows_with_missing_values(path, region):
     values = np.arange(12.0).reshape(3, 4)
     stored = xr.Dataset({"v": (("time", "x"), values)}, {"time": [0, 1, 2], "x": [10, 20, 30, 40]})
     new = xr.Dataset({"v": (("time", "x"), np.ones((2, 2)))}, {"time": [3, 4], "x": [20, 30]})

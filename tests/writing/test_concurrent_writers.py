@@ -90,7 +90,7 @@ def test_delayed_write_stores_correct_values_even_if_computed_after_append(
 
 
 @pytest.mark.parametrize("option", ["sync", "atomic", "overwrite", "mode"])
-def test_invalid_values_of_options_sync_atomic_overwrite_and_mode_are_rejected(tmp_path, option):
+def test_invalid_values_of_write_options_are_rejected(tmp_path, option):
     options = {option: "always"}
     options = {"storage_options": options} if option == "sync" else options
     with pytest.raises(ValueError, match=f"\"?{option}\"? must be one of .*, not 'always'"):
@@ -98,7 +98,7 @@ def test_invalid_values_of_options_sync_atomic_overwrite_and_mode_are_rejected(t
 
 
 @pytest.mark.parametrize("empty", [True, False, None])
-def test_chunks_of_fill_values_are_stored_only_if_write_empty_chunks_is_true(tmp_path, empty):
+def test_chunks_of_fill_values_are_stored_only_on_request(tmp_path, empty):
     encoding = {"v": {"_FillValue": 0.0, "write_empty_chunks": empty}}
     to_nczarr(xr.zeros_like(steps(0)), tmp_path / "s", encoding=encoding)
     appended = steps(2, [np.nan, np.nan])

@@ -224,7 +224,7 @@ ATTRIBUTES = [
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("value", ATTRIBUTES, ids=repr)
-def test_plain_zarr_attributes_equal_those_stored_by_to_zarr(tmp_path, value, version):
+def test_plain_zarr_attributes_equal_attributes_written_by_xarray(tmp_path, value, version):
     dataset = xr.Dataset({"v": ("x", [1], {"a": value})}, attrs={"a": value})
     dataset.to_zarr(tmp_path / "a", zarr_format=version, consolidated=False)
     to_nczarr(dataset, tmp_path / "b", zarr_format=version, dialect="zarr")
@@ -341,7 +341,7 @@ CHUNK_KEYS = [
 
 @pytest.mark.parametrize("dialect", ["zarr", "nczarr"])
 @pytest.mark.parametrize(("version", "keys"), CHUNK_KEYS, ids=repr)
-def test_chunk_key_encoding_yields_same_keys_with_to_nczarr_and_to_zarr(
+def test_requested_chunk_key_encoding_yields_same_keys_as_in_xarray(
     tmp_path, version, keys, dialect
 ):
     dataset = xr.Dataset({"v": (("y", "x"), [[1.0, 2], [3, 4]])})

@@ -302,7 +302,7 @@ def test_error_for_write_unsupported_by_target_suggests_fix(tmp_path):
     assert read(tmp_path / "old", consolidated=False).joining.values == [1.0]
 
 
-def test_atomic_write_with_compute_false_is_rejected(tmp_path):
+def test_delayed_atomic_write_is_rejected(tmp_path):
     to_nczarr(example(0), tmp_path / "s")
     before = read_objects(tmp_path / "s")
     with pytest.raises(ConflictError, match=r"atomic=True cannot be combined with compute=False"):
