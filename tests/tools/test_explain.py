@@ -198,7 +198,7 @@ def test_explain_method_of_accessor_explains_selected_part_of_dataset(chunks, in
     (result,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings
     assert (result.chunks, result.all_chunks) == (4, 12)
     assert dataset["v"].nczarr.explain({"y": 0}).readings[0].chunks == 3
-    reason = "the nczarr engine does not read the values; they are in memory or from another engine"
+    reason = "the cost is unknown, because the values are in memory or are read by another engine"
     assert dataset.nczarr.explain().left_out == {"x": reason}
     tree = xr.DataTree.from_dict({"/": dataset, "/g": dataset})
     assert [item.name for item in tree.nczarr.explain().readings] == ["v", "g/v"]

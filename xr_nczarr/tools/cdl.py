@@ -89,7 +89,7 @@ def dump(
     precision
         The maximum numbers of significant digits of floats and of doubles, as in
         ``ncdump -p 7,15``. If one of them is None, values of that type have as many digits as they
-        need to round-trip. None instead of the tuple applies this rule to both types.
+        need to round-trip. If `precision` itself is None, this applies to both types.
     special
         Whether to show the special attributes of ``ncdump -s``, which describe how values are
         stored.
@@ -159,8 +159,8 @@ class Cdl:
     variables, groups
         Paths of the variables and groups whose values are shown.
     top
-        The group to show. Of its ancestors, only the dimensions are shown, because variables in the
-        group can use them.
+        The group to show. The dimensions of its ancestors are shown too, because variables in the
+        group can use them. The ancestors' variables and attributes are not shown.
     """
 
     opened: OpenedStore
@@ -290,8 +290,8 @@ class Cdl:
     def _data(self, variable: Variable, indent: str, units: TimeUnits | None) -> Iterator[str]:
         """Yield the CDL text of a variable's values.
 
-        As in ncdump, braces enclose the elements along each unlimited dimension. There are no
-        braces for the first dimension of the variable.
+        As in ncdump, braces enclose the elements along each unlimited dimension, except for the
+        first dimension of the variable.
         """
         if 0 in variable.shape:
             return

@@ -131,8 +131,8 @@ def row_text(row: Array, fill_value: Any) -> str:
 def value_texts(values: Array, kind: Kind, fill_value: Any, digits: Digits = EXACT) -> list[str]:
     """Format each value of a one-dimensional array as CDL. Fill values become ``_``.
 
-    If `fill_value` is None, netCDF's default fill value is used for strings and for numbers larger
-    than one byte. All other types have no default fill value.
+    If `fill_value` is None, netCDF's default fill value is used for strings and for numeric types
+    of more than one byte. All other types have no default fill value.
     """
     if kind == "string":
         return _string_texts(values, fill_value)
@@ -291,8 +291,8 @@ def special_group_attributes(root: Group) -> dict[str, Any]:
 def special_attributes(variable: Variable) -> dict[str, Any]:
     """Return the special attributes that describe how the values of a variable are stored.
 
-    If NCZarr stores a variable's strings with a fixed width, the attributes include that width,
-    unless the variable already has an ordinary attribute for it.
+    If NCZarr stores the variable's strings with a fixed width, a special attribute contains this
+    width. It is left out if the variable already has an ordinary attribute for the width.
     """
     node = variable.node
     assert node is not None

@@ -293,7 +293,7 @@ def _select_lazy(source: _Source, indexers: Indexers) -> _Selected:
         raise lazy.error
     if not isinstance(lazy, LazyArray):
         raise UnsupportedError(
-            "the nczarr engine does not read the values; they are in memory or from another engine"
+            "the cost is unknown, because the values are in memory or are read by another engine"
         )
     assert selection is not None
     return lazy.stored, selection

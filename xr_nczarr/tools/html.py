@@ -72,8 +72,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def details(summary: str, content: str, *, kind: str = "", opened: bool = False) -> str:
     """Return an HTML element that users can expand to show `content` below `summary`.
 
-    Both must already be HTML. `kind` is the CSS class of the element, and `opened` states
-    whether the element is initially expanded.
+    `summary` and `content` must already be HTML. `kind` is the CSS class of the element. `opened`
+    states whether the element is initially expanded.
     """
     state = " open" if opened else ""
     return f'<details class="{kind}"{state}><summary>{summary}</summary>{content}</details>'
@@ -105,9 +105,9 @@ def grid_svg(
 ) -> str:
     """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
-    If the array has more than two dimensions, two of them are chosen. Dimensions along which the
-    selection skips chunks take precedence, followed by those with the most chunks. Return an empty
-    string for a scalar or an array without elements.
+    If the array has more than two dimensions, two of them are drawn. Dimensions along which
+    `touched` leaves out chunks take precedence, and then dimensions with more chunks. Return an
+    empty string for a scalar or an array without elements.
 
     Parameters
     ----------
@@ -115,8 +115,8 @@ def grid_svg(
         Names of the dimensions, for the caption. If the dimensions have no names, the caption
         contains only numbers.
     touched
-        For each dimension, the indices of the chunks that a selection touches. These chunks are
-        highlighted. If empty, no chunk is highlighted.
+        For each dimension, the indices of the chunks that a read touches. These chunks are
+        highlighted. If `touched` is empty, no chunk is highlighted.
     """
     if not shape or 0 in shape:
         return ""

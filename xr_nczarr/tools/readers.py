@@ -31,8 +31,9 @@ _COPY = "Run nczarr copy --dialect universal to create a store that all programs
 def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> Iterator[Finding]:
     """Yield findings about the programs that can read a store.
 
-    Notes name the features that every program needs in order to read the store. Warnings name the
-    parts that some programs misread or cannot read.
+    A finding of severity ``"note"`` names a feature that every program needs in order to read the
+    store. A finding of severity ``"warning"`` names a part that some programs misread or cannot
+    read.
 
     Parameters
     ----------
@@ -106,7 +107,7 @@ def _exceptions(
             remedy = "Copy the store with nczarr copy"
             yield "netCDF-C ignores order F and reads wrong values", remedy
         elif any(isinstance(value, str) and value.isdecimal() for value in stored.values()):
-            problem = f"only netCDF-C accepts strings as numeric parameters of {spec.name}"
+            problem = f"numeric parameters of {spec.name} are strings, which only netCDF-C accepts"
             yield problem, upgrade
         elif spec.name == "shuffle" and stored.get("elementsize", 4) != elementsize:
             yield f"only netCDF-C uses the correct element size for {spec.name}", upgrade
@@ -150,4 +151,5 @@ def _in_documents(
             problem = "parts of the document are not valid JSON, and only netCDF-C can read them"
             yield Finding("warning", key, problem, upgrade)
         if rb"\u" in data:
-            yield Finding("warning", key, r"netCDF-C reads \u escapes as plain letters", upgrade)
+            problem = r"the document contains \u escapes, which netCDF-C reads as plain letters"
+            yield Finding("warning", key, problem, upgrade)

@@ -236,8 +236,8 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
     """Return the nodes of `hierarchy`, with the metadata of `source` that an upgrade must preserve.
 
-    Reserved attributes are kept unless they are rewritten for the new layout, and an array without
-    a fill value stays without one.
+    Reserved attributes of `source` are kept, except for attributes that the new layout rewrites.
+    An array without a fill value stays without one.
     """
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():

@@ -60,9 +60,10 @@ def verify(
     missing chunk is an error in a coordinate variable, and a warning in any other variable.
 
     There is one exception: if the missing chunks of a coordinate contain only one value in total,
-    they cause only a warning. In this case, the coordinate may be complete, because writers omit
-    chunks that contain only the fill value, and one value may be equal to it. The exception does
-    not apply if the fill value marks missing data, which coordinates must not contain.
+    they cause only a warning. In this case, the coordinate may be complete: writers omit chunks
+    that contain only the fill value, and one coordinate value may be equal to the fill value. The
+    exception does not apply if the fill value marks missing data, which coordinates must not
+    contain.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ def verify(
     total = sum(len(array.numbers) for array in arrays)
     if reason and total > MAX_LOOKUPS:
         raise UnsupportedError(
-            f"all {total:,} chunks would be read, because it is not known which chunks exist "
+            f"too many chunks to read: it is not known which of the {total:,} chunks exist "
             f"({reason})",
             remedy="Pass sample=100, for example, to read at most 100 chunks of each array",
             store=opened.store.name,
@@ -179,8 +180,8 @@ def _error(place: str, error: NczarrError) -> Finding:
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
     """Yield a finding for each metadata document that differs from its consolidated copy.
 
-    Documents that exist in only one of the two places are included. If the consolidated metadata
-    cannot be parsed, yield a single finding.
+    Also yield a finding for each document that has no consolidated copy, and for each copy without
+    a document. If the consolidated metadata cannot be parsed, yield a single finding.
     """
     zarr, limits = opened.hierarchy.zarr, opened.options.bounds
     key = zarr.consolidated_key
