@@ -131,7 +131,7 @@ def test_values_too_precise_for_stored_scale_factor_are_rejected(path):
 def test_packing_error_during_dask_write_explains_how_to_finish_write(path):
     to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
     wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)
-    with pytest.raises(ConflictError, match="fix the problem and run the write again") as caught:
+    with pytest.raises(ConflictError, match="Fix the problem and run the write again") as caught:
         to_nczarr(wrong, path, mode="r+")
     assert caught.value.variable == "/p"
     with pytest.raises(ConflictError, match="does not fit") as caught:

@@ -1,4 +1,4 @@
-"""Find the arrays inside lazily opened variables, and read such variables block by block.
+"""Find the arrays inside lazily opened variables, and read these variables block by block.
 
 While a variable is written, only the blocks that are about to be stored are in memory. Each source
 chunk is decoded once.
@@ -248,7 +248,7 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
 def _selected_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Return how many positions along each dimension of a variable lie in each stored chunk.
+    """Count the selected positions in each stored chunk, for each dimension of a variable.
 
     The result contains one array of counts for each dimension. `array` and `selection` are the
     results of `unwrapped`. Return None if the counts are unknown, for example after pointwise

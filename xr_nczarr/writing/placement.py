@@ -257,10 +257,11 @@ def check_coordinate(
 ) -> None:
     """Raise ConflictError if appended coordinate values repeat or precede stored values.
 
-    The new values are compared only with the values in the last few stored objects, so the cost of
-    an append does not depend on the length of the coordinate. If these objects contain at least two
-    values, and the values are increasing numbers or times, each new value must be greater than the
-    last stored value. Otherwise, the order is not checked.
+    The new values are compared only with the values in the last few stored objects. The cost of an
+    append therefore does not depend on the length of the coordinate.
+
+    The order is checked only if these objects contain at least two values, which are increasing
+    numbers or times. In this case, each new value must be greater than the last stored value.
 
     Parameters
     ----------

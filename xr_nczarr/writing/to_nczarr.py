@@ -117,13 +117,14 @@ def to_nczarr(
     group
         Path of the group to write into.
     encoding
-        Mapping from variable names to encodings; for a DataTree, from paths to such mappings. An
-        encoding can contain the keys that `to_netcdf` and `to_zarr` accept. Chunks are stored
-        uncompressed unless the encoding requests a codec.
+        Mapping from variable names to encodings. For a DataTree, the keys are the paths of groups,
+        and each value is a mapping from variable names to encodings. An encoding can contain the
+        keys that `to_netcdf` and `to_zarr` accept. Chunks are stored uncompressed unless the
+        encoding requests a codec.
     unlimited_dims
-        Names of the unlimited dimensions; for a DataTree, optionally a mapping from paths to such
-        names. If None, the names in ``dataset.encoding["unlimited_dims"]`` are used. xarray sets
-        this key when it opens a file.
+        Names of the unlimited dimensions. For a DataTree, this can also be a mapping from the paths
+        of groups to names. If None, the names in ``dataset.encoding["unlimited_dims"]`` are used.
+        xarray sets this key when it opens a file.
     compute
         Whether to write the values of the caller's dask arrays immediately. If False, a
         `dask.delayed.Delayed` that writes these values is returned. Metadata and all other values
@@ -141,8 +142,8 @@ def to_nczarr(
         `append_dim`, the region limits where the appended values are written along the other
         dimensions. The remaining new elements contain fill values.
     safe_chunks
-        Whether to merge dask blocks that share a stored chunk, and to raise an error if a region
-        partially covers stored chunks of a remote store, where chunks cannot be locked.
+        Whether to merge dask blocks that share a stored chunk. If True, an error is also raised if
+        a region partially covers stored chunks of a remote store, where chunks cannot be locked.
     zarr_format
         ``1`` (for a single array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its
         version.

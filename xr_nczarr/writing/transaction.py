@@ -66,10 +66,10 @@ class Transaction:
         The store to change, and the content that was read from it. When the transaction writes or
         removes documents, it updates the documents cached in `target`.
     applied
-        The regions of an interrupted append that had already written all its chunks and documents.
-        The path of each array is mapped to the start and the exclusive end of its region along each
-        dimension. The mapping is empty unless `roll_back` finds such an append. In that case, the
-        append's journal is kept until `execute` removes it.
+        Maps array paths to the regions that an interrupted append wrote. A region consists of the
+        start and the exclusive end along each dimension. The mapping is empty unless `roll_back`
+        finds an append that was interrupted after it had written all its chunks and documents. In
+        this case, the append's journal is kept until `execute` removes it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -214,9 +214,9 @@ class Transaction:
             raise
 
     def _without_applied(self, plan: WritePlan) -> WritePlan:
-        """Return `plan`, or an empty plan if `plan` repeats the interrupted append in `applied`.
+        """Return `plan`, or an empty plan if an interrupted append has already carried it out.
 
-        Also remove the journal of the interrupted append from the store.
+        `applied` contains the regions of this append. Its journal is removed from the store.
 
         Raises
         ------
@@ -449,19 +449,19 @@ def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> boo
 def _state_after_failure(plan: WritePlan, store: Store, *, in_place: bool) -> str:
     if store.transactional:
         return (
-            "The uncommitted changes contain only part of the write: discard the changes (for "
+            "The uncommitted changes contain only part of the write. Discard the changes (for "
             "example with session.discard_changes()), and run the write again"
         )
     if not in_place:
-        return "The store is either unchanged or completely replaced: run the write again"
+        return "The store is either unchanged or completely replaced. Run the write again"
     if plan.new:
         return (
-            "The target contains the old dataset, no dataset, or the complete new one: run the "
+            "The target contains the old dataset, no dataset, or the complete new one. Run the "
             "write again, or use mode='w'"
         )
     if plan.first is not None and plan.first.removed:
         return (
-            "The group contains the old dataset, no dataset, or part of the new one: run the write "
+            "The group contains the old dataset, no dataset, or part of the new one. Run the write "
             "again"
         )
     if (plan.additions or plan.documents) and all(write.appended for write in plan.writes):
@@ -470,7 +470,7 @@ def _state_after_failure(plan: WritePlan, store: Store, *, in_place: bool) -> st
             "next write roll the change back"
         )
     return (
-        "Each chunk to be overwritten contains either its old or its new values: fix the problem "
+        "Each chunk to be overwritten contains either its old or its new values. Fix the problem "
         "and run the write again. On local disks, pass atomic=True to make the write atomic"
     )
 

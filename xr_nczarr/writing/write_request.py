@@ -237,7 +237,8 @@ def _check_variables(path: str, dataset: Dataset) -> None:
         text = {**variable.attrs, **variable.encoding}.get("coordinates")
         if not isinstance(text, str | None):
             raise ConflictError(
-                f"the attribute 'coordinates' must be a string of names, not {text!r}",
+                "the attribute 'coordinates' must be a string of space-separated variable names, "
+                f"not {text!r}",
                 remedy="Rename or remove the attribute",
                 variable=child_path(path, str(name)),
             )

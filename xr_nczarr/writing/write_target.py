@@ -60,10 +60,10 @@ class WriteTarget:
 
     @property
     def shows_store(self) -> bool:
-        """Whether the names at the root show that there is a complete store.
+        """Whether the names at the root are enough to tell that the store is complete.
 
-        If the value is False, `open` may still find a store, for example a store of a rare Zarr
-        version.
+        If the value is False, `open` may still find a complete store, for example in the Zarr v3
+        draft.
         """
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
@@ -121,8 +121,8 @@ class WriteTarget:
                 "another write is in progress, or was interrupted while replacing chunks of the "
                 "store",
                 remedy="Wait until that write is complete. If it was interrupted, either rerun it "
-                "unchanged, or append to the store; appending first rolls back the interrupted "
-                "write",
+                "unchanged, or append to the store. The append rolls back the interrupted write "
+                "before it changes the store",
                 store=store.name,
             )
         return opened
@@ -185,7 +185,7 @@ def check_no_documents(opened: OpenedStore, paths: Sequence[str]) -> None:
         if size is not None:
             raise ExistsError(
                 f"the group {path!r} exists, but one of its ancestors has no metadata document",
-                remedy=f"Append {path!r} to the path of the store instead of passing group=",
+                remedy=f"Add {path!r} to the end of the store's path instead of passing group=",
                 store=opened.store.name,
             )
 
