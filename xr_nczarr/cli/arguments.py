@@ -171,8 +171,8 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
     Raises
     ------
     UsageError
-        If the value of ``--option`` is invalid. Also if the value of an option that sets storage
-        options, such as ``--storage-option`` or ``--target-option``, is invalid.
+        If one of these command-line options has an invalid value: ``--option``,
+        ``--storage-option``, or another option for storage options, such as ``--target-option``.
     """
     names = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in names}

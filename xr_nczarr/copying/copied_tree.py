@@ -269,17 +269,17 @@ def _stored_chunks(variable: Variable) -> list[Any]:
 
 
 def _fill_value(variable: Variable, layout: Layout) -> Any:
-    """Return a fill value that masks no values of the source, for use in the copied array.
+    """Return the fill value of the copied array, or None if the array must not have one.
 
-    Return None if the copied array must not have a fill value.
+    Values that are not masked in the source must not be masked in the copy.
 
-    The source's fill value is kept in each of these cases:
+    The fill value of the source variable is kept in each of these cases:
 
     - The Zarr version of the target requires a fill value.
-    - The source has a ``_FillValue`` attribute.
+    - The source variable has a ``_FillValue`` attribute.
     - A fill value of this dtype never masks values in the target (see `_MASKED`).
 
-    Otherwise:
+    In all other cases, the result depends on the fill value:
 
     - Zero and the empty string are dropped, because they are not needed. Missing chunks of an array
       without a fill value are read as zeros or empty strings.

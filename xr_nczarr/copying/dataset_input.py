@@ -85,9 +85,9 @@ def netcdf_tree(
 
 
 def _describe(variable: xr.Variable, item: Variable) -> None:
-    """Describe an xarray variable in `item`, the corresponding variable of the netCDF tree.
+    """Set the attributes, the type and the array node of `item` to match an xarray variable.
 
-    The attributes, the type and the array node of `item` are set.
+    `item` is the corresponding variable of the netCDF tree.
     """
     encoding, shape = variable.encoding, variable.shape
     is_string = is_unicode_dtype(variable.dtype)

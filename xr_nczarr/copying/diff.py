@@ -288,7 +288,10 @@ class _Comparator:
 def _pairs(
     first: Mapping[str, _Item], second: Mapping[str, _Item]
 ) -> Iterator[tuple[str, _Item | None, _Item | None]]:
-    """Yield each key of the two mappings, followed by its value in each (None if missing)."""
+    """Yield a tuple (key, first value, second value) for each key in either mapping.
+
+    If a mapping does not contain the key, its value in the tuple is None.
+    """
     for key in {**first, **second}:
         yield key, first.get(key), second.get(key)
 

@@ -118,10 +118,10 @@ def copy(
 ) -> CopyResult:
     """Copy a store, or a file that xarray can open, into a new store or netCDF-4 file.
 
-    A copy of a store or a netCDF file is exact. It has the groups, dimensions, variables and
-    attributes of the source, in the same order and with the same types, as far as the target can
-    represent them. For example, plain Zarr stores dimension names for each array, but has no shared
-    dimensions.
+    A copy of a store or a netCDF file is exact, as far as the target can represent the source. It
+    has the same groups, dimensions, variables and attributes, in the same order and with the same
+    types. For example, a copy in plain Zarr has dimension names for each array, but no shared
+    dimensions, because plain Zarr cannot represent them.
 
     Until the copy is complete, readers do not recognize the target as a store. To resume an
     interrupted copy, run it again. The new run starts over in these cases:
@@ -149,9 +149,10 @@ def copy(
         variables of their dimensions are copied too, and so are the variables listed in their
         ``coordinates`` attributes. If None, all variables are copied.
     select
-        Mapping from dimension names to positions (integers or slices of integers) or labels
-        (floats, strings, dates, or slices of labels, which include both ends). An integer or a
-        single label selects one element, but does not drop the dimension.
+        Mapping from dimension names to positions or labels. Positions are integers or slices of
+        integers. Labels are floats, strings, dates, or slices of labels. A slice of labels includes
+        both ends. An integer or a single label selects one element, but does not drop the
+        dimension.
     engine
         The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C (if
         netCDF4 is installed), and anything else with ``"nczarr"``. Other engines may not return
@@ -192,9 +193,9 @@ def copy(
     RefusedError
         If the target is the source or is inside the source.
     ConflictError
-        If a chunk length is invalid, or another write is changing the target in an object store.
-        If the source changes during the copy. The copy is then not completed, and the next run
-        starts over.
+        If a chunk length is invalid, or if another write is changing the target in an object store.
+        The error is also raised if the source changes during the copy. In this case, the copy is
+        not completed, and the next run starts over.
     UnsupportedError
         If the target does not support a type. Nothing is written in this case.
     StorageError
@@ -404,11 +405,11 @@ def _inspect_target(
 
     Returns
     -------
-    bool
+    is_store
         Whether the target is a store.
-    bool
+    resumes
         Whether to resume an interrupted copy.
-    str
+    restart_reason
         The reason why an interrupted copy cannot be resumed. Empty if there is no interrupted copy,
         or if it can be resumed.
 

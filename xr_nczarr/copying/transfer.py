@@ -153,8 +153,8 @@ def _store_fill_chunks(node: ArrayNode, store: Store, chunks: Sequence[Index]) -
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
     """Split or rechunk a write so that no two dask blocks share a stored chunk (or shard).
 
-    Most writes are only rechunked. If a write of more than 1 GiB needs to be rechunked, it is first
-    split into several writes, because dask would otherwise keep too many blocks in memory.
+    A write that needs no rechunking is returned unchanged. A write of more than 1 GiB is split
+    before it is rechunked, because dask would otherwise keep too many blocks in memory.
     """
     parts = _parts(write, _MAX_REARRANGED_BYTES) if _is_large(write) else [write]
     yield from (part.aligned() for part in parts)
