@@ -306,10 +306,10 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log a warning that names the arrays of a reference set in which zeros are not masked.
+    """Log a warning that names the arrays whose zeros are not masked.
 
-    These arrays have the fill value 0. Zeros are not masked, because 0 may be only HDF5's default
-    rather than a mark for missing data.
+    These arrays belong to a reference set and have the fill value 0. Their zeros are not masked,
+    because 0 may be only HDF5's default rather than a mark for missing data.
     """
     names = [
         variable.path

@@ -25,7 +25,7 @@ Consolidated = Literal["check"] | bool | None
 
 
 class _Default(int):
-    """A default limit. Its type distinguishes it from an equal number that the caller passed."""
+    """A default limit, as opposed to an equal number that the caller passed explicitly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +142,8 @@ def check_chunk_size(shape: tuple[int, ...], dtype: np.dtype[Any], limits: Limit
 class Attributes(dict[str, Json]):
     """The user attributes of a node as JSON values, with access to their original JSON text.
 
-    `source` is a function that returns the stored text of an attribute, given its name. It is None
-    for the attributes of a new node.
+    `source` is a function that returns the stored text of an attribute, given its name. For the
+    attributes of a new node, `source` is None.
     """
 
     __slots__ = ("source",)
@@ -477,10 +477,10 @@ def child_path(path: str, name: str) -> str:
 
 
 def is_unicode(values: np.ndarray[Any, Any]) -> bool:
-    """Return whether all strings in an array, including its structured fields, are valid Unicode.
+    """Return whether all strings in an array are valid Unicode.
 
-    NumPy raises SystemError when it converts an invalid string to str, and crashes when it hashes
-    such a string.
+    In a structured array, all fields are checked. NumPy raises SystemError when it converts an
+    invalid string to str, and crashes when it hashes an invalid string.
     """
     if values.dtype.names is not None:
         return all(is_unicode(values[name]) for name in values.dtype.names)

@@ -158,8 +158,8 @@ def _read_coordinates(
     Return two dicts keyed by name. The first contains the values of the coordinates. The second
     contains an error for each coordinate that cannot be read or decoded.
 
-    Both dicts leave out coordinates without elements. They also leave out each coordinate that is
-    opened without decoding (`source.as_stored`) and has a missing or unreadable chunk.
+    Neither dict contains coordinates without elements. Both also leave out any coordinate in
+    `source.as_stored` (opened without decoding) that has a missing or unreadable chunk.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}

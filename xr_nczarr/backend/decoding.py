@@ -212,9 +212,10 @@ def find_undecodable(
     ) -> Exception | None:
         """Return the error that decoding a variable raises, or None if decoding succeeds.
 
-        The variable is decoded together with `owners`, the variables whose ``bounds`` attribute
-        names it. Without owners, the variable is decoded alone. `without` is the name of an
-        attribute to remove first. If `zeros` is True, all values are replaced with zeros.
+        `owners` are variables whose ``bounds`` attribute refers to the variable `name`. They are
+        decoded together with it, because bounds inherit the units of their owner. Without owners,
+        the variable is decoded alone. `without` is the name of an attribute to remove from the
+        variable first. If `zeros` is True, all values of the variable are replaced with zeros.
         """
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
         alone[name].attrs.pop(without, None)
@@ -447,9 +448,11 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     packed (VirtualiZarr issue 670). If an array has this filter, a fill value that fits the packed
     dtype is therefore ambiguous: it may or may not be packed.
 
-    If some packed value decodes to an ambiguous fill value, the fill value is returned unchanged.
-    Otherwise, it is unpacked. In both cases, a warning is issued if unpacking would change the fill
-    value. A fill value that is not ambiguous is returned unchanged.
+    - A fill value that is not ambiguous is returned unchanged.
+    - An ambiguous fill value is returned unchanged if the filter can decode some value to it.
+      Otherwise, it must be packed, so it is unpacked.
+
+    If unpacking would change an ambiguous fill value, a warning is issued in either case.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

@@ -231,8 +231,9 @@ class StoredGroup:
         Python numbers only if the array has no Zarr ``fill_value``. All other values are returned
         unchanged.
 
-        There is one exception. If the attribute ``_Unsigned`` is ``"false"``, an unsigned number
-        that does not fit the signed dtype is not converted. xarray would fail on a Python number.
+        There is one exception. Some unsigned numbers do not fit the signed dtype of the same size.
+        If the attribute ``_Unsigned`` is ``"false"``, they stay NumPy numbers, because xarray would
+        fail on Python numbers.
         """
         node = variable.node
         assert node is not None

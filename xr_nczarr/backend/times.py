@@ -22,8 +22,8 @@ def for_empty_times(
 ) -> Mapping[str, Any]:
     """Return decoding options that let xarray decode empty time variables.
 
-    By default, xarray fails to decode an empty array in a calendar that NumPy does not support,
-    because it searches the array for the earliest time. With ``use_cftime=True``, xarray skips this
+    If NumPy does not support the calendar, xarray searches the array for the earliest time. By
+    default, decoding an empty array therefore fails. With ``use_cftime=True``, xarray skips this
     search.
     """
     if decoding.get("decode_times", True) is not True or decoding.get("use_cftime") is not None:
@@ -134,8 +134,8 @@ def as_declared(
 def _is_within_precision(times: Array, numbers: Array, decode: Callable[[Any], Any]) -> bool:
     """Return whether `times` match the times that `decode` returns for the floats in `numbers`.
 
-    A time matches if it lies between the times for the next smaller and the next larger float. If
-    `numbers` are not floats, the result is False.
+    For each stored float, `decode` is applied to the next smaller and to the next larger float. A
+    time matches if it lies between the two results. If `numbers` are not floats, return False.
     """
     if numbers.dtype.kind != "f":
         return False
