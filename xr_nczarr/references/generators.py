@@ -237,8 +237,8 @@ def _linear_factors(part: Expression, ends: tuple[int, int]) -> tuple[int, int] 
 
     `ends` contains the smallest and the largest value of the variable, in either order.
 
-    Return None if the expression is not linear. Also return None if, for some value of the
-    variable, the result or an intermediate result would be too large.
+    Return None if the expression is not linear. Also return None if any result for these two
+    values, including intermediate results, would be too large.
     """
     scale, shift = 1, 0
     if type(part) is int:

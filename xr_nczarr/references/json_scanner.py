@@ -100,7 +100,7 @@ def remove_markers(members: dict[str, object]) -> int:
 
 
 class _Block:
-    """A block of the JSON document's text, starting at the beginning of an object member."""
+    """A block of the JSON document's text. It starts with the opening quotation mark of a key."""
 
     def __init__(self, text: bytes | memoryview) -> None:
         # Pad the text, because some reads extend beyond its end.
@@ -203,10 +203,10 @@ class _Block:
     ) -> tuple[list[KeyPattern | None], Numbers]:
         """Group the keys by array, that is, by key pattern.
 
-        `starts` and `stops` delimit the prefix of each key, which precedes the chunk index. `ranks`
-        contains the number of dimensions of each index. Return two values: a list of patterns, and
-        for each key, the position of its pattern in this list. The list contains None for keys that
-        are not chunk keys.
+        The prefix of a key is the text before the chunk index. `starts` and `stops` delimit the
+        prefix of each key, and `ranks` contains the number of dimensions of each index. Return two
+        values: a list of patterns, and for each key, the position of its pattern in this list. The
+        list contains None for keys that are not chunk keys.
         """
         heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
@@ -285,11 +285,11 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Compute, for each word, the left shift in bits that keeps only the first bytes of the word.
+    """Return by how many bits each word must be shifted left to keep only its first bytes.
 
-    `lengths` contains the number of bytes to keep in each word. Words are little-endian: the first
-    byte is in the lowest bits, so a left shift pushes the last bytes out of the word. If no byte is
-    to be kept, the shift is 64 or more.
+    `lengths` contains the number of bytes to keep in each word. In a little-endian word, the first
+    byte is in the lowest bits. A left shift therefore pushes the last bytes out of the word. If no
+    byte is to be kept, the shift is 64 or more.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 

@@ -35,8 +35,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     Raises
     ------
     NotFoundError
-        If there is no reference set at the location. If only the suffix suggested one, None is
-        returned instead.
+        If there is no reference set at the location, except in the case above.
     UnsupportedError
         If a storage option or its value is not supported.
     ConflictError
@@ -62,7 +61,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
     if not isinstance(document.target, Mapping):
         raise UnsupportedError(
             f'the storage option "fo" has the unsupported type {type(document.target).__name__}',
-            remedy="Pass the path or URL of a reference set, or its document as a dictionary",
+            remedy="Pass the path or URL of a reference set, or its contents as a dictionary",
         )
     with ErrorContext(store="references"):
         references = parse_references(document.target, **options.parsing)

@@ -137,7 +137,7 @@ class RecordSet(ReferenceSet):
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield each key with its reference.
 
-        If a record file does not exist, all of its chunks are skipped at once.
+        If a record file does not exist, all chunks that belong in this file are skipped at once.
 
         Raises
         ------
@@ -173,8 +173,7 @@ class RecordSet(ReferenceSet):
         """Return the URLs in the references to the first `limit` chunks, as a sample of all URLs.
 
         If a record file is damaged or too large, all references to chunks of its array are skipped.
-        This method does not raise the error. It is raised later, when a reference in the file is
-        needed.
+        No error is raised until a reference in this file is needed.
         """
         urls = set[str]()
         for array, grid in self._grids.items():
@@ -292,8 +291,8 @@ def render_parquet_references(
             raise _no_grid(key)
         if math.prod(grid) > max(_MAX_SPARSE_ROWS, _MAX_ROWS_PER_REFERENCE * references.key_count):
             raise UnsupportedError(
-                "parquet files would contain a row for each chunk of the array, although almost "
-                "none of the chunks exist",
+                "the array is too sparse for parquet files, which would contain a row for each "
+                "chunk, although almost none of the chunks exist",
                 remedy="Write a JSON document instead",
                 key=key,
             )
@@ -309,7 +308,7 @@ def render_parquet_references(
     if others:
         raise UnsupportedError(
             "parquet files can contain only references to chunks of Zarr v2 arrays, but "
-            f"the set also contains other references ({others:,} in total)",
+            f"the set also contains {others:,} other reference{'s' * (others != 1)}",
             remedy="Write a JSON document instead",
         )
     members = {key: _dotted(key, _parsed(text)) for key, text in texts.items()}
@@ -401,6 +400,7 @@ def _grid(text: str) -> tuple[int, ...] | None:
 
 def _no_grid(key: str) -> ReferenceSetError:
     problem = (
-        'the array has no valid "shape" and "chunks"; expected two integer lists of the same length'
+        'the "shape" or "chunks" of the array is missing or invalid; '
+        "expected two integer lists of the same length"
     )
     return ReferenceSetError(problem, key=key)

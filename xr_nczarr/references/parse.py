@@ -1,8 +1,8 @@
 """Parse reference documents of versions 0 and 1, and convert version 1 to version 0.
 
-Declaring a key twice is an error: in ``refs``, in ``gen``, or once in each. This error is usually
-raised when the document is parsed. If a generator that is not expanded declares the key, the error
-is not raised until the key is looked up.
+A key must not be declared twice. This rule applies within ``refs``, within ``gen``, and to both
+together. If a document breaks it, an error is usually raised when the document is parsed. However,
+if a generator that is not expanded declares the key, no error is raised until the key is looked up.
 
 A name in a template is looked up among the arguments of the template call, then among the
 dimensions, and then among the other templates. Templates that the caller passes replace templates
@@ -65,10 +65,10 @@ _METADATA_NAMES = {".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"}
 def is_reference_document(document: bytes) -> bool:
     """Return whether a document is a reference set in JSON, without checking its entries.
 
-    Version 0 maps keys to strings or lists, which many other JSON documents do as well. A document
-    of version 0 is therefore recognized only if it contains the metadata of a group or array. A
-    document of version 1 is recognized if it contains a version, and if the specification defines
-    all of its members. An empty JSON object counts as a reference set.
+    Documents of version 0 map keys to strings or lists, but so do many other JSON documents. A
+    document of version 0 is therefore recognized only if it contains the metadata of a group or
+    array. A document of version 1 is recognized if it has a ``version`` member, and if the
+    specification defines all of its members. An empty JSON object counts as a reference set.
     """
     try:
         members, refs, _ = _load(document, DEFAULT_LIMITS)
@@ -82,7 +82,8 @@ def is_reference_document(document: bytes) -> bool:
 def _is_record_set(value: Any) -> bool:
     """Return whether the value of ``.zmetadata`` describes a folder of parquet files.
 
-    In the reference set of a Zarr v2 store, by contrast, the value is consolidated metadata.
+    In the JSON reference set of a Zarr v2 store, the value of ``.zmetadata`` is consolidated
+    metadata instead.
     """
     if isinstance(value, Mapping):
         return "record_size" in value
@@ -107,8 +108,8 @@ def parse_references(
         and replace any that have the same name.
     templates
         The language of the templates. ``"safe"`` allows little more than names and arithmetic.
-        ``"jinja2"`` allows almost everything that jinja2's immutable sandbox allows. Use it only
-        for trusted sets, because jinja2 templates can run forever.
+        ``"jinja2"`` allows almost everything that jinja2's immutable sandbox allows. Use
+        ``"jinja2"`` only for trusted sets, because its templates can run forever.
     limits
         `max_references` limits the cost of templates and generators. For example, a generator that
         cannot be evaluated on demand is expanded, and the resulting references count toward the
@@ -122,7 +123,7 @@ def parse_references(
     RefusedError
         If a template uses syntax that requires ``templates="jinja2"``.
     ChunkError
-        If the document is compressed, and is damaged or truncated.
+        If a compressed document is damaged or truncated.
     LimitError
         If a limit is exceeded.
 
@@ -201,8 +202,8 @@ def _load(
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder]:
     """Parse the JSON of a document, and move references to chunks into tables where possible.
 
-    `scan_document` moves long sequences of regularly formatted references. The JSON parser reads
-    everything else.
+    `scan_document` moves long sequences of regularly formatted references into tables. The JSON
+    parser reads everything else.
 
     Returns
     -------
@@ -325,7 +326,7 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Address:
         return value
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
         raise ReferenceSetError(
-            f"the value {quote(repr(value))} is not an entry of a reference set; expected a "
+            f"the value {quote(repr(value))} is not a valid entry in a reference set; expected a "
             "string, an object, [url] or [url, offset, length]",
             key=key,
         )

@@ -40,13 +40,15 @@ class ReferenceTrust(Trust):
     Attributes
     ----------
     origin
-        URL prefix of the locations to which the set may refer. For a trusted remote set, this is
-        the scheme and host (or bucket) of the set, such as ``s3://bucket``. For an untrusted remote
-        set, it is the folder of the set. For an untrusted set that is local or in memory, it is a
-        placeholder that matches no URL.
+        URL prefix of the locations to which the set may refer:
 
-        None means that the set is trusted, and is local or in memory. It may then refer to anything
-        except devices and protocols that do more than transfer bytes.
+        - If the set is remote and trusted, `origin` is the scheme and host (or bucket) of the set,
+          such as ``s3://bucket``.
+        - If the set is remote and untrusted, `origin` is the folder of the set.
+        - If the set is not remote (it is local or in memory) and is untrusted, `origin` is a
+          placeholder that matches no URL.
+        - If the set is not remote and is trusted, `origin` is None. The set may then refer to
+          anything except devices, and except protocols that do more than transfer bytes.
     allow
         URL prefixes and absolute paths to which the set may also refer. If the set is local and
         untrusted, they include its folder.
@@ -80,8 +82,8 @@ class ReferenceTrust(Trust):
         Raises
         ------
         RefusedError
-            If the set may not refer to `url`. The message names the option that would allow it, if
-            there is one.
+            If the set may not refer to `url`. If an option can allow `url`, the message names this
+            option.
         """
         if _INVALID_CHARACTERS.search(url):
             raise RefusedError(
@@ -121,9 +123,11 @@ class ReferenceTrust(Trust):
     def check_redirect(self, url: str, target: str) -> None:
         """Raise RefusedError if a redirect from `url` to `target` must not be followed.
 
-        If the set is trusted, a server may redirect to itself, even from ``http`` to ``https``. If
-        the set is also local, servers may redirect to any public host. In all other cases, a
-        redirect is followed only if the set may refer to `target` directly.
+        If the set is trusted, a server may redirect to itself, even from ``http`` to ``https``. Any
+        other redirect must meet a condition:
+
+        - If the set is trusted, and is local or in memory, `target` must be on a public host.
+        - For any other set, `target` must be a location to which the set may refer directly.
         """
         web = target.startswith(("http://", "https://"))
         if web and not self.untrusted and _server(url) == _server(target):
@@ -141,8 +145,9 @@ class ReferenceTrust(Trust):
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name is allowed to resolve to a private address.
 
-        For a local, trusted set, this is allowed unless another host redirected to `host`. For any
-        other set, it is allowed only for the host of the set and for the hosts in `allow`.
+        `redirected` is whether another host redirected to `host`. For a trusted set that is local
+        or in memory, return True if `redirected` is False. For any other set, return True only for
+        the host of the set and for the hosts in `allow`.
         """
         if self.origin is None:
             return not redirected
@@ -151,8 +156,8 @@ class ReferenceTrust(Trust):
     def _may_resolve(self, path: str) -> bool:
         """Return whether symbolic links in a path may be resolved before the path is checked.
 
-        On Windows, resolving a path on a network share logs in to the server of the share. Remote
-        and untrusted sets may therefore only use shares that the caller allows.
+        On Windows, resolving a path on a network share logs in to the server of the share. A set
+        that is remote or untrusted may therefore use only shares that the caller allows.
         """
         share = os.path.splitdrive(path)[0]
         if self.origin is None or not share.startswith("//"):

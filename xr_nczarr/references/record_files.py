@@ -68,10 +68,10 @@ class RecordFiles:
     max_bytes
         Maximum uncompressed size of a file in bytes, not counting its numeric columns.
     set_id
-        Identifier that every file must contain; see `SET_ID`. If None, a file may contain any
-        identifier or none, and may also be missing. None is used for sets that other programs wrote
-        or changed. For example, when fsspec changes a set, it removes the identifier from
-        ``.zmetadata``, but leaves it in some of the record files.
+        Identifier that every file must contain; see `SET_ID`. If None, identifiers are ignored,
+        and files may be missing. Pass None for sets that other programs wrote or changed. For
+        example, when fsspec changes a set, it removes the identifier from ``.zmetadata``, but
+        leaves it in some of the record files.
     """
 
     def __init__(
@@ -159,8 +159,8 @@ class RecordFiles:
         size = file.size - _NUMBER_BYTES * file.rows
         if size > self.max_bytes:
             raise LimitError(
-                f"the URLs and inline data take up {size:,} bytes, which exceeds the limit of "
-                f"{self.max_bytes:,} bytes",
+                f"the URLs and inline data in the parquet file take up {size:,} bytes, which "
+                f"exceeds the limit of {self.max_bytes:,} bytes",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
         columns = file.read()

@@ -90,7 +90,7 @@ class ReferenceSet(PickledByFields):
                 f"all chunk keys that begin with {quote(repr(prefix))} have the wrong "
                 f"number of indices: {min(ranks)} instead of {rank}",
                 remedy="Recreate the reference set. If kerchunk created it from GRIB files, pass a "
-                "smaller inline_threshold, because kerchunk uses such keys for inlined arrays",
+                "smaller inline_threshold. kerchunk writes these keys when it inlines an array",
                 key=key,
             )
 
@@ -151,7 +151,7 @@ class ReferenceSet(PickledByFields):
         """Return a sample of the URLs in the references.
 
         The sample is taken from `entries`, from each table, and from each of the first `limit`
-        generators. Each of these contributes at most `limit` URLs.
+        generators. Each of these sources contributes at most `limit` URLs.
         """
         generators = islice(chain.from_iterable(self.generators.values()), limit)
         generated = (islice(generator.items(), limit) for generator in generators)

@@ -44,9 +44,9 @@ If a set is larger, it is not pickled, and the receiving process reads the docum
 
 
 class _TargetRange(NamedTuple):
-    """The bytes to which `key` refers: `length` bytes of a target, beginning at offset `start`.
+    """The wanted bytes of the object `key`: `length` bytes of a target, from offset `start`.
 
-    `length` is None for the whole target. `path` is the key of the target in `store`.
+    `length` is None for the whole target. The target itself is the object `path` in `store`.
     """
 
     key: str
@@ -215,7 +215,7 @@ class ReferenceStore(Store):
         """Yield the items of `parts`, which are the encoded bytes of `chunks`.
 
         If `parts` fails to provide a chunk, `fetch` is called to read this chunk and all chunks
-        after it. If `fetch` fails, too, its error message contains the key of the chunk.
+        after it. If `fetch` also fails, its error message contains the key of the chunk.
         """
         count = 0
         with suppress(NczarrError):

@@ -136,9 +136,9 @@ def write(
     Raises
     ------
     UnsupportedError
-        If `source` or `target` names a group inside a store or set. If a chunk that is not stored
-        inline is a compressed entry of a zip file, because references cannot point to such an
-        entry. If the target is a directory of parquet files, but pyarrow is not installed. If
+        If `source` or `target` names a group inside a store or set. If a chunk is a compressed
+        entry of a zip file and is not stored inline, because references cannot point to compressed
+        entries. If the target is a directory of parquet files, but pyarrow is not installed. If
         parquet files cannot represent the set, for example because it has generators or refers to
         a Zarr v3 store.
     ConflictError

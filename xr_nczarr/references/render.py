@@ -96,8 +96,8 @@ def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> Refer
     The references to chunks stay the same. The metadata changes as follows, so that these two
     programs understand it:
 
-    - The compressor becomes the last filter, as in kerchunk's own sets, because VirtualiZarr
-      before 2.8 supports no other form.
+    - The compressor becomes the last filter, as in kerchunk's own sets. VirtualiZarr before 2.8
+      supports only this form.
     - Codec parameters are converted to the form that numcodecs uses. In particular, numbers that
       netCDF-C writes as strings become integers. If the element size of the shuffle codec is 0, the
       actual element size is written instead.
@@ -239,7 +239,8 @@ def _generator(
     start, stop
         Range of the chunk indices along the first dimension.
     strides
-        Distance in bytes between neighboring chunks along each dimension, or 0 for whole objects.
+        Distance in bytes between neighboring chunks along each dimension. If each chunk is a whole
+        object, all distances are 0.
     url_prefix
         The text that precedes the chunk key in each URL, or None if all chunks are in one file.
     """

@@ -54,7 +54,7 @@ class ReferenceOptions:
         fsspec filesystems. It includes the filesystems in fsspec's ``fs`` option.
     others
         All other options. They apply to the document, and to targets with the same scheme and host
-        (or bucket).
+        (or bucket) as the document.
     filesystem
         The document's filesystem, if the set is opened from an fsspec mapper or an open file. It
         is used instead of the options for the document.

@@ -218,8 +218,8 @@ class TableBuilder:
         Raises
         ------
         ReferenceSetError
-            If a chunk is declared twice, an index is too large, or a URL is empty or not a valid
-            JSON string.
+            If a chunk is declared twice, if an index is too large, if a URL is empty, or if the
+            bytes of a URL are not a valid JSON string.
         """
         texts = [url for url in self._numbers if isinstance(url, bytes)]
         decoded = dict(zip(texts, map(render_url, _decode_urls(texts)), strict=True))

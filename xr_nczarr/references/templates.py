@@ -75,14 +75,20 @@ The filtered value does not count as an argument.
 class _Scope(NamedTuple):
     """The names that an expression may use: dimensions and the arguments of a template call.
 
-    `names` maps each name to its meaning. A dimension is a `DimensionValue`. An argument is a tuple
-    of its syntax node and the scope of the call. The names in the argument are looked up in this
-    scope. `within` contains the names of the templates that are being inlined, outermost first.
-    `depth` is the nesting depth of the expression.
-
-    `budget` is an iterator that limits the number of syntax nodes in a template. Compiling a node
-    consumes one item. If no items are left, the template has too many nodes. All scopes of a
-    template share the same iterator.
+    Attributes
+    ----------
+    names
+        Mapping from each name to its meaning. A dimension is a `DimensionValue`. An argument is a
+        pair: its syntax node, and the scope that contains the template call. Names that the
+        argument uses are looked up in that scope.
+    budget
+        Iterator that limits the number of syntax nodes in a template. Compiling a node consumes one
+        item. If no items are left, the template has too many nodes. All scopes of a template share
+        the same iterator.
+    within
+        Names of the templates that are being inlined, outermost first.
+    depth
+        Nesting depth of the expression.
     """
 
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
