@@ -52,7 +52,7 @@ def annotate(group: Group, layout: Layout) -> Hierarchy:
         If the Zarr version does not support the dialect of the layout, or if the dialect cannot
         represent the value of an attribute.
     NczarrError
-        If a variable has no array. If the variable's `error` is set, that error is raised.
+        If a variable has no array. If its `error` attribute is set, this error is raised.
     """
     return Hierarchy(nodes=dict(_Writer(layout).nodes_of(group, {})), zarr=layout.zarr)
 
@@ -374,10 +374,15 @@ def _members(
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
     """Yield the location, value and layout of a member in each annotation that contains it.
 
-    Only annotations at `places` are searched. Each yielded tuple starts with the part of the node
-    in which the annotation is stored, such as ``"attributes"``. The annotation's name, the member's
-    name, the member's value and the layout follow. `member` is the name of a `Vintage` field, such
-    as ``"arrays"``. The member's name in the annotation can be different.
+    `member` is the name of a `Vintage` field, such as ``"arrays"``. The name of this member in the
+    annotation can be different. Only annotations at `places` are searched. Each yielded tuple has
+    five items:
+
+    - the part of the node in which the annotation is stored, such as ``"attributes"``
+    - the name of the annotation
+    - the name of the member in the annotation
+    - the value of the member
+    - the layout
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None

@@ -251,8 +251,8 @@ def dialect_of(node: Node, vintage: Vintage) -> str:
 def stored_annotations(node: Node, places: Places) -> Iterator[tuple[Holder, str, Vintage, Json]]:
     """Yield each annotation of a node, with its location and layout.
 
-    Each yielded tuple starts with the part of the node in which the annotation is stored, such as
-    ``"attributes"``. The annotation's name, layout and value follow. Annotations are looked up at
+    Each yielded tuple has four items: the part of the node in which the annotation is stored, such
+    as ``"attributes"``, and the annotation's name, layout and value. Annotations are looked up at
     the locations in `places`, starting with the newest layout.
     """
     for (holder, name), vintage in places.items():

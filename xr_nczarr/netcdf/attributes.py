@@ -103,9 +103,10 @@ def _typed_numbers(items: list[Json], name: str) -> Any:
 
 
 def typed_number(item: Json, name: str) -> Any:
-    """Convert a JSON value to a scalar of the numeric netCDF type `name`, or of ``"float16"``.
+    """Convert a JSON value to a NumPy scalar of the type `name`.
 
-    Return None if the type cannot represent the value.
+    `name` is the name of a numeric netCDF type, or ``"float16"``. Return None if this type cannot
+    represent the value.
     """
     low, high = _RANGES[name]
     if item.__class__ is str:
@@ -120,7 +121,7 @@ def typed_number(item: Json, name: str) -> Any:
 
 
 def _inferred(items: list[Json]) -> Any:
-    """Convert untyped JSON values to the netCDF type that netCDF-C infers for them.
+    """Convert the JSON values of an untyped attribute to the netCDF type that netCDF-C infers.
 
     Integers become the first of int32, int64 and uint64 that can represent all of them. Booleans
     become uint8, and other numbers become float64. A list of strings is returned unchanged. Return
@@ -145,8 +146,8 @@ def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[s
 
     If the node has NCZarr metadata, the attributes already have netCDF types and are returned
     unchanged. Otherwise, attributes with JSON values are converted to netCDF types. A `_FillValue`
-    that already has the variable's dtype is left unchanged. `node` is the stored node, or
-    None for a group or variable that is not stored or has unusable metadata.
+    that already has the variable's dtype is left unchanged. `node` is the stored node. It is None
+    if the group or variable is not stored, or if its metadata is unusable.
     """
     if node is not None and is_annotated(node):
         return dict(decoded)
@@ -216,9 +217,9 @@ def decode_fill_value(
     is_text
         Whether the variable contains netCDF characters or strings.
     in_base64
-        Whether byte strings are encoded in Base64. xarray does this in Zarr versions that require a
-        fill value. netCDF text is never decoded from Base64. If True, a single byte can also be an
-        integer, such as 65 for ``b"A"``.
+        Whether byte strings are encoded in Base64, as xarray writes them in Zarr versions that
+        require a fill value. If True, a single byte can also be an integer, such as 65 for
+        ``b"A"``. Even if True, netCDF text is not decoded from Base64.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:

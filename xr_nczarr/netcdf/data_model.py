@@ -60,8 +60,8 @@ class Variable:
         The dimensions, slowest varying first. A scalar has no dimensions, even if the shape of its
         array is ``(1,)``.
     node
-        The array, or None if it is missing or unreadable. Its dtype, fill value and codecs are
-        those that netCDF uses to interpret the stored bytes, and can differ from the Zarr metadata.
+        The array, or None if it is missing or unreadable. Its dtype, fill value and codecs describe
+        how netCDF interprets the stored bytes. They can differ from the Zarr metadata.
     attributes
         The user's attributes, without those that belong to the storage format.
     kind
@@ -177,7 +177,7 @@ class Group:
 
     @property
     def is_unreadable(self) -> bool:
-        """Whether the contents of the group could not be determined. If so, `error` says why."""
+        """Whether the contents of the group are unknown. If they are, `error` says why."""
         is_empty = self.node is None and not self.variables and not self.groups
         return self.error is not None and is_empty
 

@@ -47,8 +47,8 @@ class DimensionScope:
         Fully qualified names of dimensions that no group in the hierarchy defines, as the keys of a
         dict. The dict is empty unless `is_part` is True.
     is_closed
-        Whether `define` no longer adds dimensions. This is True once all arrays that may define
-        dimensions have been processed.
+        Whether the scope is closed. `define` does not add dimensions to a closed scope. The scope
+        is closed once all arrays that may define dimensions have been processed.
     """
 
     groups: Mapping[str, Group]
@@ -131,7 +131,7 @@ class DimensionScope:
         return self.match_size(dimension, size, place, group)
 
     def recovered(self, reference: str, size: int, place: str) -> Dimension:
-        """Recover a dimension that an array refers to but that no group defines.
+        """Recover a dimension that no group defines, although an array refers to it.
 
         The dimension is added to the group that should have defined it. This group must exist.
         Recovery is possible only if the group has no annotation, or if the dimension is one of
@@ -160,9 +160,9 @@ class DimensionScope:
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
         """Return the dimension that a short name refers to in `group`.
 
-        If the group itself has a dimension of this name, return that dimension. Otherwise, return
-        the nearest inherited dimension of this name if its size is `size`. If there is no such
-        dimension, or if its size differs, define a new dimension in the group.
+        If the group itself has a dimension of this name, return that dimension. Otherwise, find the
+        nearest ancestor that has a dimension of this name. If that dimension exists and has the
+        given size, return it. In all other cases, define a new dimension in the group.
 
         Raises
         ------

@@ -66,15 +66,19 @@ def interpret(
     Parameters
     ----------
     use_zarr_fill_value_as_mask
-        Whether the Zarr fill value of an array without a `_FillValue` attribute becomes the
-        variable's `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records
-        whether a `_FillValue` was declared. None means False in plain Zarr v3. In plain v1 and v2,
-        None means True, except for certain fill values. In stores written by netCDF-C, zero and
-        netCDF's default fill values do not become `_FillValue`. For other stores, see `zero_masks`.
+        Whether an array without a `_FillValue` attribute uses its Zarr fill value as the
+        `_FillValue`. The option does not affect NCZarr arrays, because NCZarr records whether a
+        `_FillValue` was declared. For plain Zarr, None means the following:
+
+        - In Zarr v3, None means False.
+        - In Zarr v1 and v2, if netCDF-C wrote the store, None means True for most fill values. It
+          means False for zero, empty strings, and netCDF's default fill values.
+        - In all other Zarr v1 and v2 stores, None means True. Exceptions depend on `zero_masks`.
     zero_masks
-        Whether zero, an empty string or a blank string can become `_FillValue`. This option has an
-        effect only in plain Zarr v1 and v2, and only if `use_zarr_fill_value_as_mask` is None. Pass
-        False for reference sets, in which such a fill value may be HDF5's default.
+        Whether zero, an empty string or a single space can become `_FillValue`. The option has an
+        effect only if `use_zarr_fill_value_as_mask` is None, and only in plain Zarr v1 and v2
+        stores that netCDF-C did not write. Pass False for reference sets, in which these fill
+        values may be HDF5's defaults.
     group, subgroups
         The part of the store that the hierarchy covers: a group, with or without its descendants.
         Nodes outside this part are not reported as missing.
@@ -294,9 +298,9 @@ class _Interpreter:
     ) -> bool:
         """Return whether an array's Zarr fill value marks missing values.
 
-        If so, this fill value becomes the variable's ``_FillValue``. The array's own ``_FillValue``
-        attribute must be null or missing. `stored` is the dtype in the Zarr metadata, which can
-        differ from the dtype of `node`.
+        If so, the caller uses it as the variable's ``_FillValue``. Call this method only if the
+        array's ``_FillValue`` attribute is null or missing. `stored` is the dtype in the Zarr
+        metadata, which can differ from the dtype of `node`.
         """
         is_array = any(spec.name == "vlen-array" for spec in node.codecs)  # each item is an array
         if node.fill_value is None or is_array or node.dtype.kind == "V":
@@ -409,15 +413,16 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
 def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
     """Correct the fill value of a string array if it was decoded from Base64 by mistake.
 
-    Zarr stores the fill values of byte strings in Base64, but netCDF-C writes plain text, which can
-    look like Base64. netCDF-C also writes the text to the ``_FillValue`` attribute, whose value is
-    `declared`. If decoding `declared` as Base64 yields the array's fill value, the fill value was
-    decoded by mistake, and `declared` is correct.
+    Zarr stores the fill values of byte strings in Base64. netCDF-C writes plain text instead, which
+    can look like Base64. It writes the same text to the ``_FillValue`` attribute, and `declared` is
+    the value of this attribute. If decoding `declared` as Base64 yields ``array.fill_value``, the
+    array's fill value was decoded by mistake. It is then replaced with `declared`.
 
     Raises
     ------
     MetadataError
-        If `declared` is the correct fill value, but is longer than the array's items.
+        If the fill value must be replaced with `declared`, but `declared` is longer than the
+        array's items.
     """
     try:
         is_encoded = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value

@@ -101,5 +101,5 @@ class Layout:
 
     @property
     def limits_chunks(self) -> bool:
-        """Whether chunks must not be longer than the dimensions, as netCDF-C 4.9.0 requires."""
+        """Whether chunk lengths are limited to dimension sizes, as netCDF-C 4.9.0 requires."""
         return not self.supports_unlimited or self.dialect == UNIVERSAL_EXTRA.dialect

@@ -92,8 +92,8 @@ def render_type(name: str, vintage: Vintage) -> str:
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return netCDF's default fill value for a dtype.
 
-    For dtypes without an equivalent in netCDF, return NaN if they are floating-point or complex,
-    and the result of `zero` for all others.
+    If netCDF has no equivalent of the dtype, return NaN for a floating-point or complex dtype, and
+    the result of `zero` for any other dtype.
     """
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
