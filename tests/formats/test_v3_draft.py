@@ -94,7 +94,7 @@ def failure(**members):
 # The examples of the specification --------------------------------------------------------------
 
 
-def test_first_v3_draft_example_array_round_trips():
+def test_first_example_array_of_v3_draft_round_trips():
     node = parse(ARRAY)
     assert (node.shape, node.chunk_shape, node.dtype) == ((10000, 1000), (1000, 100), "<f8")
     assert np.isnan(node.fill_value)

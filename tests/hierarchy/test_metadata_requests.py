@@ -185,7 +185,7 @@ def test_error_for_missing_store_does_not_depend_on_stores_opened_earlier_in_fol
 
 def test_access_denied_error_does_not_depend_on_stores_opened_earlier_in_folder(similar):
     similar.fail = lambda request: 403
-    with pytest.raises(AccessDeniedError, match="for every metadata document of the root"):
+    with pytest.raises(AccessDeniedError, match="for every metadata document in the root group"):
         opened(similar, "f/private")
 
 

@@ -103,7 +103,7 @@ ORDERS = st.permutations(range(6))
 @settings(max_examples=200, deadline=None)
 @given(ORDERS, ORDERS | st.none(), st.sampled_from([1, 2, 3, 6]), st.sampled_from(["f4", "M8[s]"]))
 @pytest.mark.parametrize("codecs", [(), (BLOSC,)], ids=["raw", "blosc"])
-def test_integer_array_selections_of_whole_chunks_return_same_values_as_in_numpy(
+def test_integer_array_selections_of_whole_chunks_return_same_values_as_numpy(
     codecs, order, columns, chunk, dtype
 ):
     """Adjacent elements of a chunk may be far apart in the result."""

@@ -619,7 +619,7 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_reference_document_is_missing_if_http_status_is_configured_to_mean_missing(
+    def test_http_statuses_configured_to_mean_missing_apply_to_reference_document(
         self, served, options, error
     ):
         served.fault("status", status=403, times=None)

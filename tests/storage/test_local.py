@@ -262,7 +262,7 @@ def test_object_can_be_fetched_into_buffer_of_same_size(
 
 
 @pytest.mark.parametrize("preadv", PREADV)
-def test_byte_ranges_can_be_fetched_into_given_buffers(
+def test_byte_ranges_can_be_fetched_into_buffers_of_the_caller(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", preadv)

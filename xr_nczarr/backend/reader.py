@@ -56,7 +56,7 @@ class StoredGroup:
     drop_variables
         Names of variables to leave out.
     undecodable
-        Errors of the variables that xarray cannot decode, keyed by name.
+        Errors for the variables that xarray cannot decode, keyed by name.
     coordinate_store
         The store from which small dimension coordinates are prefetched, as returned by
         `fetching_coordinates`. Groups that are opened together share this store. If None,

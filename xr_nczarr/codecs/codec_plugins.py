@@ -75,9 +75,9 @@ def _load(entry_point: EntryPoint) -> Any:
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """Build the `Step` for a codec class that implements zarr-python's interface.
 
-    The step checks the size of the decoded data. If the codec encodes data to a stream of bytes,
-    the size of this stream is not known in advance. The codecs that then encode this stream can
-    only check that their decoded data does not exceed a maximum; see `Flow.of_unknown_size`.
+    When decoding, the step checks the size of the decoded data. If the codec produces a stream of
+    bytes when encoding, the size of this stream is unknown. The next codec in the chain can then
+    check only whether the stream that it decodes exceeds a maximum; see `Flow.of_unknown_size`.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:

@@ -89,7 +89,7 @@ def build_typed(request: StepRequest) -> Step:
         )
     if flow.size is None or flow.size % dtype.itemsize:
         raise MetadataError(
-            f"codec {spec.name} requires fixed-size input, and its size must be a multiple of "
+            f"codec {spec.name} requires input of a fixed size that is a multiple of "
             f"{dtype.itemsize} bytes, the item size of dtype {quote(dtype)} ({flow.chunk})"
         )
     is_swapped = dtype != flow.dtype and dtype == flow.dtype.newbyteorder()

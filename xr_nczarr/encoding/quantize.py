@@ -27,7 +27,7 @@ _BITS_PER_DIGIT = math.log2(10)
 def quantized(
     data: Any, encoding: Mapping[str, Any], missing: Sequence[Any], name: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Round float32 and float64 numbers as an encoding requests.
+    """Round float32 and float64 numbers as specified in an encoding.
 
     The encoding must contain one of these keys:
 

@@ -61,7 +61,7 @@ def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict
     """Return a dict of the stored variables that `dataset` also contains, decoded by xarray.
 
     xarray normally joins stored characters into strings, which removes the last dimension. If the
-    variable in `dataset` still has this dimension, it also contains characters. In that case, the
+    variable in `dataset` still has this dimension, it consists of characters too. In that case, the
     stored characters are not joined.
     """
     present = {str(name): stored[name] for name in dataset.variables if name in stored}

@@ -343,14 +343,15 @@ class Format(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hierarchy:
-    """All groups and arrays of a store. Parents come before their children.
+    """All groups and arrays in a store. Parents come before their children.
 
     Attributes
     ----------
     nodes
         Mapping from paths to nodes. The path of the root is ``"/"``.
     zarr
-        The Zarr version of the documents, in the variant that the store uses.
+        The Zarr version of the metadata documents. It includes the variant that the store uses, for
+        example the suffix of its metadata keys.
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects

@@ -37,7 +37,7 @@ _MEMBERS = frozenset(
 
 
 class V2(Format):
-    """The documents and keys of Zarr v2."""
+    """The metadata documents and the object keys of Zarr v2."""
 
     version = "2"
     consolidated_key = _CONSOLIDATED

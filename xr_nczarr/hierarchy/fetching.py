@@ -262,7 +262,7 @@ def denied_error(denied: Mapping[str, AccessDeniedError], keys: Sequence[str]) -
     if len(denied) < len(keys):
         return error
     return AccessDeniedError(
-        f"{error.problem} for every metadata document of the root",
+        f"{error.problem} for every metadata document in the root group",
         remedy="Check the path and the credentials. If the server responds with 403 for objects "
         "that do not exist, pass consolidated=True, zarr_format=, or "
         'storage_options={"missing_status": (403, 404)}',

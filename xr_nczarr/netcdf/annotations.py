@@ -439,7 +439,7 @@ def releases_of(dialect: str, root: Node | None) -> str:
 
 
 def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a node's members or sidecars without NCZarr metadata."""
+    """Return a copy of a node's metadata (its members or sidecars) without NCZarr's metadata."""
     return {
         name: value
         for name, value in members.items()

@@ -222,9 +222,9 @@ class _Block:
     def _changed_rows(self, starts: Numbers, stops: Numbers, *columns: Numbers) -> Numbers:
         """Return the positions of the rows that differ from the preceding row.
 
-        A row consists of the text between its start and its stop, and of one number from each of
-        the `columns`. The first row always counts as different. If any text is too long to be
-        compared, all rows count as different.
+        A row is the text between its start and its stop, plus one number from each of the
+        `columns`. The first row always counts as different. If any text is too long to compare, all
+        rows count as different.
         """
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)

@@ -67,8 +67,8 @@ def is_reference_document(document: bytes) -> bool:
 
     Documents of version 0 map keys to strings or lists, but so do many other JSON documents. A
     document of version 0 is therefore recognized only if it contains the metadata of a group or
-    array. A document of version 1 is recognized if it has a ``version`` member, and if the
-    specification defines all of its members. An empty JSON object counts as a reference set.
+    array. A document of version 1 is recognized if it has a ``version`` member, and no members
+    outside the specification. An empty JSON object counts as a reference set.
     """
     try:
         members, refs, _ = _load(document, DEFAULT_LIMITS)

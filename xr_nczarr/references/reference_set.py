@@ -193,7 +193,7 @@ class ReferenceSet(PickledByFields):
         return sum(generator.key_count for generator in generators)
 
     def chunk_counts(self) -> Counter[str]:
-        """Count the references to the chunks of each array, without references from generators.
+        """Count the references to the chunks of each array, excluding those from generators.
 
         Return a counter that maps the prefix of an array's chunk keys to the number of references.
         """

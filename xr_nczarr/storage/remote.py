@@ -174,8 +174,8 @@ class RemoteStore(Store):
     def _supported(self, requests: Sequence[ByteRange]) -> Sequence[ByteRange]:
         """Return `requests` in a form that the client supports.
 
-        If the client does not support suffixes, each range that counts from the end of an object is
-        replaced by an equivalent range that counts from the beginning.
+        If the client does not support suffix ranges, each range relative to the end of an object is
+        replaced by an equivalent range relative to the start.
         """
         if self._client.supports_suffixes:
             return requests

@@ -53,8 +53,8 @@ class ZarrPythonClient(RemoteClient):
     path
         Folder in `store`; empty for the whole store.
     unwrapped
-        A store of this package that accesses the same objects without zarr-python. Only its
-        `identity` is used. None if only zarr-python can access the objects.
+        One of this package's own stores, which accesses the same objects without zarr-python. Only
+        its `identity` is used. None if only zarr-python can access the objects.
     copied
         Whether `store` is a copy of a store in another process. The client is then read-only,
         because changes to the copy would be lost.
@@ -258,8 +258,8 @@ class ZarrPythonClient(RemoteClient):
         check_key(key, self.name)
         if not self._accepts(key):
             raise UnsupportedError(
-                "the key is not valid in Zarr v3, the only version that stores of type "
-                f"{type(self.store).__name__} support",
+                "the key is not valid in Zarr v3. A zarr-python store of type "
+                f"{type(self.store).__name__} supports no other version",
                 remedy="Pass zarr_format=3",
                 store=self.name,
                 key=key,

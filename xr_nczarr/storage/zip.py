@@ -55,7 +55,7 @@ class ZipStore(Store):
 
     @property
     def _contents(self) -> ZipContents:
-        """The content of the zip file, whose central directory is read only once."""
+        """The contents of the zip file. Its central directory is read once and then cached."""
         if self._opened is None:
             self._opened = ZipContents(self.folder, self.key, self.name)
         return self._opened

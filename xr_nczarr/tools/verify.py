@@ -322,7 +322,7 @@ def _discard(*_: Any) -> None:
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
-    """Return the part of an array that the object at a grid index contains, as slices."""
+    """Return the slices of an array that the object at a grid index contains."""
     slices = []
     for axis, number in enumerate(index):
         start, length = 0, node.object_shape[axis]

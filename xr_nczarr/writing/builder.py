@@ -173,7 +173,7 @@ class Tree:
         return writes
 
     def report_changes(self) -> None:
-        """Warn about dropped codecs, and log the attributes that are stored with another type."""
+        """Warn about dropped codecs, and log attributes that are stored with a different type."""
         retyped = [] if self.layout.is_plain_zarr else [*self._retyped_attributes()]
         if retyped:
             _log.warning(

@@ -216,7 +216,8 @@ class Transaction:
     def _without_applied(self, plan: WritePlan) -> WritePlan:
         """Return `plan`, or an empty plan if an interrupted append has already carried it out.
 
-        `applied` contains the regions of this append. Its journal is removed from the store.
+        `self.applied` must contain the regions of the interrupted append. In both cases, the
+        journal of this append is removed from the store.
 
         Raises
         ------
