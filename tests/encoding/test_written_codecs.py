@@ -78,7 +78,7 @@ def test_invalid_parameters_of_requested_codecs_are_rejected_before_writing(path
 
 def test_codec_parameters_that_are_not_json_are_rejected_before_writing(path):
     encoding = {"a": {"filters": [JenkinsLookup3(prefix=b"ab")]}}
-    with pytest.raises(UnsupportedError, match=r"as JSON .*\(variable /a\)\. Pass only"):
+    with pytest.raises(UnsupportedError, match=r"as JSON .*\(variable /a\)\. Use only"):
         to_nczarr(series(0, 2), path, encoding=encoding, dialect="zarr")
     assert not os.path.exists(path)
 
