@@ -114,7 +114,10 @@ class OpenOptions:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> OpenOptions:
-        """Build the options from a function's arguments. All other arguments are ignored."""
+        """Build the options from a function's arguments.
+
+        Arguments that are not options are ignored.
+        """
         return cls(**{name: arguments[name] for name in OPEN_OPTIONS if name in arguments})
 
     def as_dict(self) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def test_error_for_truncated_chunk_includes_variable_and_chunk(
 
 
 # Regression D34
-def test_truncated_response_is_retried(http_server: HttpServer, way: str) -> None:
+def test_request_is_retried_after_truncated_response(http_server: HttpServer, way: str) -> None:
     values = np.arange(200, dtype="f8") // 9
     chunk = bytes(numcodecs.Blosc().encode(values.tobytes()))
     document = array_document((200,), "<f8", compressor=COMPRESSORS[0], fill_value=0)

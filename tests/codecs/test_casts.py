@@ -348,7 +348,7 @@ def test_byte_order_applies_to_cast_dtype():
 
 
 @pytest.mark.parametrize("endian", [LITTLE, BIG], ids=["little", "big"])
-def test_byte_order_applies_to_dtype_after_numcodecs_filters(endian):
+def test_byte_order_applies_to_output_of_numcodecs_filters(endian):
     """zarr-python writes the filter's type in the byte order of the codec ``bytes``."""
     settings = {"scale": 10, "offset": 0, "dtype": "<f4", "astype": "<i2"}
     filters = {"name": "numcodecs.fixedscaleoffset", "configuration": settings}
@@ -474,7 +474,7 @@ def test_variables_cast_to_non_numeric_types_are_unreadable(tmp_path, stored):
         xr.open_dataset(store, on_unsupported="raise", **options)
 
 
-def test_decoding_cast_chunk_of_wrong_size_raises_chunk_error():
+def test_chunk_of_wrong_size_for_cast_value_codec_raises_chunk_error():
     codec = compile_codec(array_of("float64", cast_value("int16"), LITTLE))
     for size in (0, 7, 9, 32):
         with pytest.raises(ChunkError, match=f"stored data is {size} bytes long; expected 8"):
@@ -540,7 +540,7 @@ def test_fill_value_not_preserved_by_cast_is_rejected(tmp_path, fill):
     assert not (tmp_path / "s").exists()
 
 
-def test_fill_value_in_scalar_map_is_preserved(tmp_path):
+def test_fill_value_in_scalar_map_of_cast_value_codec_is_preserved(tmp_path):
     maps = {"encode": [[np.nan, -1]], "decode": [[-1, np.nan]]}
     codecs = [PACKED[0], {**PACKED[1], "scalar_map": maps}]
     members = write(tmp_path, [0.5, np.nan, np.nan], codecs, fill_value=np.nan, chunks=2)

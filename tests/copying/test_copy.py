@@ -463,7 +463,7 @@ def test_chunks_are_reencoded_if_target_needs_different_metadata(tmp_path: Path)
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
-def test_copying_to_zarr_version_without_sharding_turns_inner_chunks_into_chunks(
+def test_inner_chunks_become_chunks_in_copy_to_zarr_version_without_sharding(
     zarr_format: Any,
 ) -> None:
     first: dict[str, Any] = {}

@@ -186,7 +186,7 @@ def test_times_outside_requested_integer_range_are_rejected(times, encoding, pro
         xr_nczarr.to_nczarr(original, store, encoding={"v": encoding})
 
 
-def test_times_in_nonstandard_calendars_outside_requested_range_are_rejected():
+def test_nonstandard_calendar_times_outside_requested_range_are_rejected():
     times = xr.date_range("2000-01-01", periods=2, freq="YS", calendar="noleap", use_cftime=True)
     encoding = {"units": "days since 2000-01-01", "dtype": "i1"}
     with pytest.raises(

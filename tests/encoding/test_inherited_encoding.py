@@ -201,7 +201,7 @@ def test_chosen_chunk_sizes_are_logged_with_reason(caplog, leftover, level, mess
     assert chunks in str(xr_nczarr.explain(store))
 
 
-def test_xarray_keeps_chunks_of_opened_variables_in_zarr_and_accepts_them_in_netcdf(tmp_path):
+def test_xarray_keeps_inherited_chunks_in_zarr_stores_and_accepts_them_for_netcdf_files(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with opened(tmp_path / "a") as source:
         source.to_zarr(tmp_path / "b", zarr_format=2)
@@ -244,7 +244,7 @@ def test_xarray_can_save_dataset_from_zarr_store_as_netcdf_file_regardless_of_co
         assert opened(tmp_path / "c").v.encoding["codecs"] == source.v.encoding["codecs"]
 
 
-def test_encoding_has_netcdf_flag_for_zstd_but_not_for_blosc(tmp_path):
+def test_encoding_has_netcdf_style_key_for_zstd_but_not_for_blosc(tmp_path):
     for compression in ("zstd", "blosc_zstd"):
         encoding = {"v": {"compression": compression}}
         xr_nczarr.to_nczarr(NUMBERS, tmp_path / compression, encoding=encoding)

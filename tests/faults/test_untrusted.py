@@ -209,7 +209,7 @@ def test_untrusted_store_with_symlinks_is_rejected_in_chained_url(url, folder, t
         values(url)
 
 
-def test_untrusted_store_with_symlinks_is_rejected_in_nested_filesystem(folder, tmp_path):
+def test_untrusted_store_with_symlinks_is_rejected_if_local_filesystem_is_wrapped(folder, tmp_path):
     store = put(folder / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     local = AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=False)
@@ -413,7 +413,9 @@ def test_number_of_objects_in_json_or_msgpack_chunk_is_limited_before_decoding(c
 @pytest.mark.parametrize(
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
-def test_untrusted_reference_set_without_folder_cannot_reference_other_locations(document, inside):
+def test_untrusted_reference_set_whose_name_has_no_folder_cannot_reference_arbitrary_urls(
+    document, inside
+):
     """The name of the set has no folder. An empty prefix would allow references to every URL."""
     trust = ReferenceTrust().for_untrusted(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):

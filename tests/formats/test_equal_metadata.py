@@ -122,7 +122,7 @@ def test_broken_attributes_break_only_their_array(version, consolidated):
     assert node.shape == ((4, 6) if version == "2" else None)
 
 
-def test_group_document_equal_to_array_document_is_parsed_as_group():
+def test_group_document_with_same_bytes_as_array_document_is_parsed_as_group():
     document = json.dumps(ARRAYS["2"]).encode()
     store = {".zgroup": b'{"zarr_format": 2}', "a/.zarray": document, "g/.zgroup": document}
     nodes = open_hierarchy(MemoryStore(store), HierarchyOptions()).nodes

@@ -562,7 +562,7 @@ def test_chunk_byte_limit_applies_to_inner_chunks_of_shards():
     assert isinstance(parse({**EXAMPLE, "codecs": codecs}, limits=limits).error, LimitError)
 
 
-def test_shape_is_parsed_even_if_chunks_exceed_limit_in_two_equal_documents():
+def test_shape_is_parsed_from_each_of_two_equal_documents_even_if_chunks_exceed_limit():
     parsed = {}
     for path in ("/a", "/b"):
         node = parse(EXAMPLE, path, limits=Limits(max_chunk_bytes=1), parsed=parsed)

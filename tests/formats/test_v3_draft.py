@@ -103,7 +103,7 @@ def test_first_example_array_of_v3_draft_round_trips():
     assert rendered(node) == ARRAY
 
 
-def test_second_v3_draft_example_array_has_datetime_dtype():
+def test_second_example_array_of_v3_draft_has_datetime_dtype():
     node = parse(DATES)
     assert node.dtype == "<M8[ns]"
     assert node.fill_value is None
@@ -589,7 +589,7 @@ def test_explicit_and_implicit_groups_from_zarr_python_2_18_are_parsed(zarr_pyth
     assert dict(zarr_python.nodes["/sub/deep/x"].attributes) == {"units": "m"}
 
 
-def test_attribute_named_filters_from_zarr_python_2_18_is_parsed_as_codecs(zarr_python):
+def test_filters_attribute_from_zarr_python_2_18_is_parsed_as_codecs(zarr_python):
     node = zarr_python.nodes["/filters"]
     assert [spec.name for spec in node.codecs] == ["delta", "shuffle"]
     assert not node.attributes

@@ -168,7 +168,7 @@ def test_opening_first_unconsolidated_store_in_folder_takes_extra_round_trip(
         xr.testing.assert_identical(groups.load(), tree())
 
 
-def test_v3_metadata_takes_precedence_even_if_stores_opened_earlier_in_folder_are_v2(similar):
+def test_v3_metadata_takes_precedence_even_if_previously_opened_stores_in_folder_are_v2(similar):
     objects = similar.objects()
     single = objects["f/v3-single/zarr.json"]
     similar.put("f/v2-consolidated/zarr.json", single)
@@ -183,7 +183,7 @@ def test_error_for_missing_store_does_not_depend_on_stores_opened_earlier_in_fol
     assert str(expected.value) == str(unexpected.value).replace("g/missing", "f/missing")
 
 
-def test_access_denied_error_does_not_depend_on_stores_opened_earlier_in_folder(similar):
+def test_access_denied_error_does_not_depend_on_previously_opened_stores_in_folder(similar):
     similar.fail = lambda request: 403
     with pytest.raises(AccessDeniedError, match="for every metadata document in the root group"):
         opened(similar, "f/private")
@@ -228,9 +228,7 @@ def test_store_opens_with_zarr_format_option_if_server_returns_403_for_missing_o
     assert dataset["v"].shape == (2, 3)
 
 
-def test_error_for_forbidden_chunk_suggests_configuring_status_403_to_mean_missing(
-    s3_server, trees
-):
+def test_error_for_forbidden_chunk_suggests_treating_status_403_as_missing(s3_server, trees):
     s3_server.restore({key: data for key, data in trees.items() if "g1/v/" not in key})
     refuse_absent(s3_server)
     dataset = opened(s3_server, "v3-consolidated", group="g1")

@@ -186,7 +186,7 @@ def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_listing_finds_every_reference_key_and_subsets_resolve_every_chunk_key(entries):
+def test_all_reference_keys_are_listed_and_all_chunk_keys_are_resolved_by_subsets(entries):
     parsed = parse_references(
         render_references(collect_references(entries.items()), generators=True)
     )

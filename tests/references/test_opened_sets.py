@@ -619,7 +619,7 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_http_statuses_configured_to_mean_missing_apply_to_reference_document(
+    def test_reference_document_counts_as_missing_only_if_status_is_configured_to_mean_missing(
         self, served, options, error
     ):
         served.fault("status", status=403, times=None)

@@ -223,7 +223,7 @@ def test_missing_record_files_are_requested_once_for_all_their_chunks(tmp_path):
     assert len(folder.requested) == 1 + 1000
 
 
-def test_converting_set_with_too_many_potential_record_files_is_rejected(tmp_path):
+def test_converting_reference_set_with_too_many_potential_record_files_is_rejected(tmp_path):
     sparse_set(tmp_path, 10**15, 10**6)
     with pytest.raises(UnsupportedError, match=r"1,000,000,000 record files.*larger record_size"):
         write_references(tmp_path, tmp_path / "set.json")

@@ -91,7 +91,7 @@ def test_template_overrides_replace_templates():
         ({"shape": [1], "fill_value": None}, b'{"shape": [1], "fill_value": null}'),
     ],
 )
-def test_inline_entries_can_be_plain_text_base64_text_or_json_objects(value, data):
+def test_inline_entries_can_be_plain_text_or_base64_or_json_objects(value, data):
     references = parse_references(json.dumps(version1(refs={"a": value})))
     assert references.resolve("a") == data
 

@@ -241,7 +241,7 @@ def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server
     )
 
 
-def test_writing_references_to_store_that_cannot_be_listed_respects_node_limit(
+def test_writing_references_for_store_that_cannot_be_listed_respects_node_limit(
     tmp_path, http_server
 ):
     xr_nczarr.to_nczarr(xr.Dataset({"a": 1, "b": 2}), f"{http_server.root}/store")

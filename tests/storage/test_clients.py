@@ -376,7 +376,7 @@ def test_status_403_raises_error_unless_configured_to_mean_missing(
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_size_requests_and_empty_ranges_respect_statuses_configured_to_mean_missing(
+def test_statuses_configured_to_mean_missing_apply_to_size_requests_and_empty_ranges(
     s3_server: S3Server, client: str
 ) -> None:
     options = {**s3_server.storage_options, "client": client}

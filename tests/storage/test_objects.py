@@ -125,7 +125,7 @@ def test_local_store_objects_from_other_packages_are_opened_as_local_stores(tmp_
 
 @pytest.mark.skipif(os.sep != "/", reason="needs a single root directory")
 @pytest.mark.parametrize("prefix", [None, "/"])
-def test_path_in_obstore_local_store_of_root_directory_opens_as_local_store(
+def test_path_in_obstore_local_store_at_file_system_root_opens_as_local_store(
     prefix: str | None, tmp_path: Path
 ) -> None:
     root = ObjectStore(obstore.store.LocalStore(prefix))

@@ -384,7 +384,7 @@ def array(dtype, fill="null", shape="[2]"):
     ).encode()
 
 
-def test_dump_converts_variables_without_netcdf_type_or_reports_their_omission():
+def test_variables_without_netcdf_type_are_either_converted_or_reported_as_omitted():
     store = {
         ".zgroup": b'{"zarr_format": 2}',
         "flag/.zarray": array("|b1"),

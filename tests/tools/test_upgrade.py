@@ -277,7 +277,7 @@ def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:
         xr_nczarr.consolidate(store)
 
 
-def test_netcdf_c_stores_are_accepted_by_commands_upgrade_consolidate_and_references(
+def test_netcdf_c_store_can_be_upgraded_consolidated_and_referenced_on_command_line(
     tmp_path: Path, capsys
 ) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.9.0"), "4.9.0")

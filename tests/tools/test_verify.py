@@ -110,7 +110,7 @@ def write_sparse(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_reports_chunks_replaced_by_broken_links_huge_files_directories_or_devices(
+def test_verify_reports_directories_fifos_broken_links_and_huge_files_in_place_of_chunks(
     tmp_path: Path, replace: Any, problem: str, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)
@@ -362,7 +362,7 @@ def test_chunks_are_counted_even_if_server_rejects_head_requests(
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_references_to_store_that_cannot_be_listed_include_its_chunks(
+def test_reference_set_of_store_that_cannot_be_listed_includes_chunks(
     tmp_path: Path, dialect: str, serve_over_http: Any, http_server: HttpServer
 ) -> None:
     url = serve_over_http(dialect=dialect)

@@ -109,7 +109,7 @@ def test_append_cost_is_independent_of_store_length(options, chunk):
 
 
 @pytest.mark.parametrize("start", [0, 500, 990, 999])
-def test_appending_repeated_or_earlier_times_to_long_store_is_rejected(path, start):
+def test_appending_repeated_or_earlier_times_to_long_time_series_is_rejected(path, start):
     to_nczarr(series(0, 1000), path, encoding={"time": {"chunks": 1}})
     again = series(start, start + 1)
     assert_rejected(

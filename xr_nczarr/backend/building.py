@@ -158,8 +158,9 @@ def _read_coordinates(
     Return two dicts keyed by name. The first contains the values of the coordinates. The second
     contains an error for each coordinate that cannot be read or decoded.
 
-    Neither dict contains coordinates without elements. Both also leave out any coordinate in
-    `source.as_stored` (opened without decoding) that has a missing or unreadable chunk.
+    Both dicts leave out coordinates without elements. Coordinates in `source.as_stored` are opened
+    without decoding. If such a coordinate cannot be read or has a missing chunk, both dicts leave
+    it out, too.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}

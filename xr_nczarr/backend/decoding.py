@@ -379,8 +379,8 @@ def _decoding_keys(
     """Map each variable name to a key. Variables with equal keys are decoded in the same way.
 
     The key of a numeric variable consists of its dtype and the attributes that affect decoding.
-    Bounds, non-numeric variables and unreadable variables have unique keys. If a decoding option
-    has different values for different variables, all keys are unique.
+    Bounds variables, non-numeric variables and unreadable variables have unique keys. If a decoding
+    option has different values for different variables, all keys are unique.
     """
     if any(isinstance(option, Mapping) for option in decoding.values()):
         return {name: name for name in variables}

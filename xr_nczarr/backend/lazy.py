@@ -238,7 +238,7 @@ class CodedArray(_Selectable):
         Raises
         ------
         MetadataError
-            If the values cannot be decoded, or the declared dtype cannot represent them.
+            If the values cannot be decoded, or if the declared dtype cannot represent them.
         """
         # xarray's coders determine the calendar from the first date, which does not exist here.
         if 0 in self.shape:

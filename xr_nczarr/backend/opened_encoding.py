@@ -34,7 +34,7 @@ class Opening:
     Attributes
     ----------
     target
-        The target that the caller passed. Pickling replaces any target other than a path or URL
+        The target that the caller passed. If it is neither a path nor a URL, pickling replaces it
         with None.
     """
 

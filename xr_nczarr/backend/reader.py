@@ -231,9 +231,9 @@ class StoredGroup:
         Python numbers only if the array has no Zarr ``fill_value``. All other values are returned
         unchanged.
 
-        There is one exception. Some unsigned numbers do not fit the signed dtype of the same size.
-        If the attribute ``_Unsigned`` is ``"false"``, they stay NumPy numbers, because xarray would
-        fail on Python numbers.
+        There is one exception, because xarray would fail on some Python numbers. If the attribute
+        ``_Unsigned`` is ``"false"``, an unsigned number that does not fit the signed dtype of the
+        same size stays a NumPy number.
         """
         node = variable.node
         assert node is not None

@@ -184,10 +184,10 @@ class PartReader:
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
         """Yield the data of each fetched chunk, together with the codec chain that decodes it.
 
-        If the last codec can decode several chunks in one call, this method already decodes the
-        data with this codec, using `ChunkCodec.decode_many`. The yielded chain then contains only
-        the remaining codecs. Each call to `decode_many` decodes about `_DECODED_TOGETHER_BYTES` of
-        data, but always at least two chunks.
+        If the last codec can decode several chunks in one call, chunks are passed in batches to
+        `ChunkCodec.decode_many`. For chunks that it decodes, the partially decoded data is yielded
+        with a chain of the remaining codecs. A batch contains as many chunks as fit in
+        `_DECODED_TOGETHER_BYTES` when decoded, but at least two, unless fewer remain.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)

@@ -31,7 +31,7 @@ class ShiftedKeys(ChunkKeys):
     first: tuple[int, ...]
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of a stored object at `index`, relative to the first one in the box."""
+        """Return the key of the stored object at `index`, counted from the start of the box."""
         shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
         return self.prefix + self.separator.join(shifted)
 

@@ -197,9 +197,9 @@ def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
     """Index a selector pointwise, and return the selected positions in the array.
 
-    `spanned` contains the axes along which the selector varies. `points` maps indexed axes to index
-    arrays. At least one axis in `spanned` is indexed. In the result, the axes of the points come
-    first. The axes of the selector that are not indexed follow.
+    `spanned` contains the axes along which the selector varies. `points` maps axes to index
+    arrays, for at least one of the axes in `spanned`. In the result, the axes of the index arrays
+    come first, followed by the axes of the selector that have no index array.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):

@@ -270,7 +270,8 @@ class _ShardReader(ABC):
     ) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing shard.
 
-        `of_indices` states whether the ranges contain shard indices, which some readers cache.
+        `of_indices` states whether the ranges contain shard indices. Only a `_VersionedReader`
+        caches these.
         """
         wanted = list(ranges)
         fetch = self._fetch_indices if of_indices else self._fetch_ranges

@@ -22,12 +22,14 @@ Submit = Callable[[Callable[[list[ChunkPart]], None], list[ChunkPart], int], Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartWriter:
-    """A writer of a plan's chunks. Several threads can use one writer at the same time.
+    """A writer that encodes and stores the parts of a plan.
+
+    Several threads can use one writer at the same time.
 
     Attributes
     ----------
     source
-        The values to write. The `target` of each part is an index into this array.
+        The values to write. The `target` of each part selects the values of that part.
     write_empty_chunks
         Whether to store chunks that contain only fill values. If False, such chunks are deleted.
     """

@@ -75,9 +75,10 @@ def _load(entry_point: EntryPoint) -> Any:
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """Build the `Step` for a codec class that implements zarr-python's interface.
 
-    When decoding, the step checks the size of the decoded data. If the codec produces a stream of
-    bytes when encoding, the size of this stream is unknown. The next codec in the chain can then
-    check only whether the stream that it decodes exceeds a maximum; see `Flow.of_unknown_size`.
+    When decoding, the step checks the size of the decoded data. If the codec encodes data to a
+    stream of bytes, the size of this stream cannot be known in advance. When the next codec in the
+    chain decodes its input to this stream, it can therefore check only that the stream does not
+    exceed a maximum; see `Flow.of_unknown_size`.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:

@@ -346,9 +346,13 @@ class ChunkCodec:
         """Undo the last codec of the chain for several chunks in one call.
 
         Return a new chain, which consists of the remaining codecs, and the partially decoded data
-        of each chunk. Missing chunks remain None. Return `self` and the unchanged chunks instead if
-        fewer than two chunks are present. Do the same if the last codec cannot decode all present
-        chunks in one call, for example because a chunk is damaged.
+        of each chunk. Missing chunks remain None.
+
+        In two cases, return `self` and the unchanged chunks instead:
+
+        - Fewer than two chunks are present.
+        - The last codec cannot decode all present chunks in one call, for example because a chunk
+          is damaged.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None

@@ -206,9 +206,9 @@ def build_categorize(request: StepRequest) -> Step:
     flow, codec = request.flow, request.construct()
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         raise MetadataError(
-            f'codec parameters "dtype" and "astype" are {quote(codec.dtype)} and '
-            f"{quote(codec.astype)}; expected the dtype of the input and an integer dtype "
-            f"({flow.chunk})"
+            f'codec parameter "dtype" is {quote(codec.dtype)}, and "astype" is '
+            f'{quote(codec.astype)}; "dtype" must be the dtype of the input, and "astype" must be '
+            f"an integer dtype ({flow.chunk})"
         )
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
     return replace(step, tolerance=lambda _: 0)

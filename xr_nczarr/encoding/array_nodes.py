@@ -195,8 +195,8 @@ def _adapted_shapes(
     `encoding` is the encoding that was set when the variable was opened. As in `to_zarr`, the
     shapes of chunks and shards are kept, with these exceptions:
 
-    - If the data was transposed, the lengths are reordered accordingly. The key
-      ``preferred_chunks`` contains the dimensions in their original order.
+    - If the data was transposed, the lengths are reordered accordingly. The original order of the
+      dimensions is taken from ``preferred_chunks`` in `encoding`.
     - A chunk that is longer than its dimension is shortened. However, it keeps its length if the
       array may grow along that dimension, or if the shape of the array has not changed.
     - The shapes are dropped if the rank has changed, if chunk lengths vary along a dimension, or if

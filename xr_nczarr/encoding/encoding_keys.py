@@ -92,10 +92,9 @@ def requested_codecs(
     default. It is not added if ``shuffle`` is False. In a Zarr version that has no filters, it is
     added only if ``shuffle`` is True.
 
-    If `shuffles` is False, the shuffle filter is left out. However, a shuffle filter that a key of
-    xarray's zarr engine requests (item 1) is kept. Pass False for strings and variable-length
-    items, because other programs reject shuffled chunks whose size is not a multiple of the element
-    size.
+    If `shuffles` is False, the shuffle filter is left out. However, it is kept if a key of xarray's
+    zarr engine (item 1) requests it. Pass False for strings and variable-length items, because
+    other programs reject shuffled chunks whose size is not a multiple of the element size.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")

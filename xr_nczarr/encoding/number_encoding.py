@@ -112,8 +112,8 @@ def encode_numbers(
     ------
     ConflictError
         If encoding and decoding would change a number by more than `rounding` allows (see
-        `Rounding`). For example, a number is out of range, or NaN would be stored as an integer
-        without a fill value.
+        `Rounding`). This happens, for example, if a number is out of range, or if NaN would be
+        stored as an integer without a fill value.
     """
     target, encoding = _dtype_by_unsigned(dtype, encoding), _with_unsigned_applied(encoding, dtype)
     marks = missing_values(encoding)
@@ -197,7 +197,7 @@ def _is_marked(data: Any, encoding: Mapping[str, Any]) -> Any:
     everywhere, because the numbers are not packed yet.
 
     If floats will be added to a stored variable, only NaN marks missing data in these floats.
-    `_is_reproduced` therefore ignores their mask.
+    `_is_reproduced` therefore ignores this mask for them.
     """
     marked = np.zeros(data.shape, bool)
     for mark in () if is_packed(encoding) else missing_values(encoding):
@@ -366,7 +366,7 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def marks_nothing(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an encoding's integer dtype cannot represent any number in ``missing_value``.
+    """Return whether an encoding's integer dtype can represent no number in ``missing_value``.
 
     In that case, no stored value can equal ``missing_value``, so no value is marked as missing.
     However, xarray would round the numbers in ``missing_value`` to the dtype, and would thereby

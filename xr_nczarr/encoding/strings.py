@@ -32,9 +32,13 @@ _MISSING, _TEXTS, _OTHERS = range(3)
 def typed_text(variable: Variable, name: str) -> Variable:
     """Convert the strings of a variable to the object dtype that xarray uses for strings.
 
-    Arrays of NumPy's StringDType are converted. A dask array of objects is converted if it contains
-    a string, and all other items are strings or missing. Any other variable is returned unchanged.
-    Missing strings become empty strings, as in xarray.
+    Missing strings become empty strings, as in xarray. Arrays of two kinds are converted:
+
+    - Arrays of NumPy's StringDType.
+    - Dask arrays of objects in which all items are strings or missing, and at least one is a
+      string. If the dtype declares an item type, the array is not converted.
+
+    Any other variable is returned unchanged.
     """
     if variable.dtype.kind == "T":
         return variable.copy(data=without_missing(variable.data, TEXT))

@@ -230,8 +230,8 @@ def _move_key(variable: Variable, explicit: bool) -> None:
     """Move ``_Unsigned`` or ``_FillValue`` from the encoding to the attributes if necessary.
 
     - If there is no fill value, ``_Unsigned`` is moved, because xarray would drop this key.
-    - If the strings were joined from characters and the encoding is inherited, ``_FillValue`` is
-      moved, because xarray would convert the fill character to a string.
+    - If xarray created the variable's strings by joining characters, and the encoding is inherited,
+      ``_FillValue`` is moved, because xarray would convert the fill character to a string.
     """
     encoding, attributes = variable.encoding, variable.attrs
     filled = attributes.get("_FillValue", fill_value_of(encoding)) is not None

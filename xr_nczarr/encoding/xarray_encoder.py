@@ -26,10 +26,10 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
     If an attribute such as ``units`` is the same in a bounds variable and its coordinate variable,
     xarray removes the attribute from the bounds variable.
 
-    xarray looks up every ``bounds`` attribute as the name of a variable. It therefore fails if a
-    ``bounds`` attribute is not a string, but a bounding box, for example. To prevent this, each of
-    these attributes is replaced with an empty string before encoding, which may change the passed
-    `variables`. The returned variables have the original ``bounds`` attributes.
+    xarray looks up the value of every ``bounds`` attribute as the name of a variable. This lookup
+    can fail if the value is a list or an array, for example a bounding box. To prevent this, any
+    value that is not a string is replaced with an empty string before encoding. The replacement may
+    change the passed `variables`. The returned variables have the original ``bounds`` attributes.
 
     Raises
     ------

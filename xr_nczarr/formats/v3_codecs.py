@@ -254,7 +254,7 @@ def move_byte_order(
     Raises
     ------
     MetadataError
-        If there is more than one ``bytes`` codec, or if it lacks a required ``endian``.
+        If there is more than one ``bytes`` codec, or if the only one lacks a required ``endian``.
     """
     names = [spec.name for spec in specs]
     if names.count("bytes") > 1:
@@ -337,7 +337,7 @@ def _is_from_v3(spec: CodecSpec) -> bool:
 
 
 def _is_foreign(spec: CodecSpec) -> bool:
-    """Return whether a codec is unknown to this package, and was parsed from a v3 document."""
+    """Return whether a codec was parsed from a v3 document and is unknown to this package."""
     if spec.name in _KINDS or not _is_from_v3(spec):
         return False
     return not read_definition(spec.document, spec.place)[0].startswith(_NUMCODECS)

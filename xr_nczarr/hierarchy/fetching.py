@@ -36,8 +36,8 @@ class RecordSetError(UnsupportedError):
 def is_record_document(data: Bytes) -> bool:
     """Return whether a ``.zmetadata`` document describes a parquet reference set.
 
-    `data` contains the bytes of the document. In a Zarr v2 store, by contrast, the ``.zmetadata``
-    document contains consolidated metadata.
+    In a Zarr v2 store, by contrast, the ``.zmetadata`` document contains consolidated metadata.
+    `data` contains the bytes of the document.
     """
     if b'"record_size"' not in bytes(data):
         return False
@@ -264,7 +264,7 @@ def denied_error(denied: Mapping[str, AccessDeniedError], keys: Sequence[str]) -
     return AccessDeniedError(
         f"{error.problem} for every metadata document in the root group",
         remedy="Check the path and the credentials. If the server responds with 403 for objects "
-        "that do not exist, pass consolidated=True, zarr_format=, or "
+        "that do not exist, pass consolidated=True, zarr_format=…, or "
         'storage_options={"missing_status": (403, 404)}',
         key=error.key,
     )

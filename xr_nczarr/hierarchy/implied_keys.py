@@ -45,8 +45,8 @@ def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
     Otherwise, the array's folder is listed. If the folder contains chunks, and all their keys have
     the alternative separator, the returned node has the alternative separator. In all other cases,
     for example if the folder contains keys with both separators, the default separator is kept.
-    Readers try the default separator first, so an old chunk with the default separator could hide
-    a new chunk with the alternative separator.
+    New chunks with the alternative separator could be hidden by old ones, because readers try the
+    default separator first.
     """
     if len(node.key_notations) == 1:
         return node

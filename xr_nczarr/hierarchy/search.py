@@ -71,9 +71,9 @@ class HierarchyOptions:
         Whether to read the sidecars of every node. If False, sidecars are read only if there is no
         other way to find the children of a group.
     consolidated_first
-        Whether to fetch consolidated metadata and the journal first if the last two stores opened
-        in the same remote folder had consolidated metadata. If it turns out that this store has no
-        consolidated metadata, opening it takes one more batch of requests.
+        Whether consolidated metadata and the journal may be fetched before all other documents.
+        They are fetched first only if the last two stores opened in the same remote folder had
+        consolidated metadata. If this store has none, opening it takes one more batch of requests.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
     limits
@@ -104,7 +104,8 @@ def open_hierarchy(store: Store, options: HierarchyOptions) -> Hierarchy:
     NotFoundError
         If the store has no metadata, or if consolidated metadata is required but missing.
     MetadataError
-        If the root is damaged or, with ``"check"``, the consolidated metadata is stale.
+        If the root is damaged. Also if ``options.consolidated`` is ``"check"``, and the
+        consolidated metadata is stale.
     RecordSetError
         If the store is the folder of a parquet reference set.
     """
@@ -376,7 +377,7 @@ class _Search:
             return error
 
     def _may_have_sidecars(self, group: GroupNode, listing: Listing | NczarrError) -> bool:
-        """Return whether a group may have sidecars.
+        """Return whether a group may have sidecars; see `HierarchyOptions.sidecars`.
 
         `listing` is the listing of the group's folder, or the error raised while listing it.
         """

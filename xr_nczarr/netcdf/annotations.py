@@ -33,7 +33,7 @@ class Vintage:
     releases
         The releases of netCDF-C that write the layout.
     holder
-        The part of a node that contains its superblock, group and array annotations:
+        The part of a node that contains the annotations `superblock`, `group` and `array`:
         ``"attributes"``, ``"members"`` (other members of the main document), or ``"sidecars"``
         (additional hidden documents).
     superblock, group, array, types
@@ -148,9 +148,11 @@ Places = Mapping[tuple[Holder, str], Vintage]
 def _places(holder: str, name: str) -> Places:
     """Map each possible location of an annotation to the newest layout that uses this location.
 
-    A location is a pair: the part of a node in which the annotation is stored, such as
-    ``"attributes"``, and the annotation's name. `holder` and `name` are the names of the `Vintage`
-    fields with these two values, such as ``"holder"`` and ``"group"`` for group annotations.
+    A location is a (holder, name) pair. The holder is the part of a node that contains the
+    annotation, such as ``"attributes"``. The name is the name of the annotation.
+
+    The parameters are the names of the `Vintage` fields that contain the holder and the name. For
+    group annotations, these fields are ``"holder"`` and ``"group"``.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
@@ -264,7 +266,7 @@ def stored_annotations(node: Node, places: Places) -> Iterator[tuple[Holder, str
 def find_group(node: Node) -> GroupAnnotation | None:
     """Return the annotation of a group, or None if the group has no annotation.
 
-    Invalid members are omitted, and reported in the annotation's `problems`.
+    Invalid parts of the annotation are omitted, and reported in its `problems`.
     """
     annotated = next(stored_annotations(node, GROUP_PLACES), None)
     if annotated is None:

@@ -326,9 +326,10 @@ def encode_attribute(
     value
         A string, number or boolean, an array or sequence of these, or any other JSON value.
     typed
-        If True, the JSON has the form used by NCZarr, which records the type separately: NaN and
-        infinities become strings, booleans become numbers, and a single-item sequence becomes its
-        item. If False, the JSON has the form written by xarray's `to_zarr`.
+        If True, the JSON has the form used by NCZarr, which records the type separately. In this
+        form, NaN and infinities become strings, booleans become numbers, and a single-item sequence
+        becomes its item. If False, the JSON has the form written by xarray's `to_zarr`, and the
+        returned type is always ``"json"``.
     json_as_text
         Whether values that only JSON can represent, such as dicts, become text. Ignored if `typed`
         is False.

@@ -144,7 +144,7 @@ class Group:
     Attributes
     ----------
     dialect
-        Name of the NCZarr layout that the metadata of the group and its arrays uses, such as
+        Name of the layout of the NCZarr metadata in the group and its arrays, such as
         ``"nczarr-4.9.3"`` (see `annotations.VINTAGES`). ``"zarr"`` if there is no NCZarr metadata.
     reports
         Descriptions of the defects found in the metadata of this group, one sentence each. The

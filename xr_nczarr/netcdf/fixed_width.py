@@ -53,8 +53,8 @@ def encoded_items(items: list[Any]) -> list[bytes]:
     Raises
     ------
     ConflictError
-        If an item is neither str nor bytes. If a str is not valid Unicode. If a str contains a NUL
-        character, because NUL marks the end of a netCDF string.
+        If an item is neither str nor bytes, or if a str is not valid Unicode or contains a NUL
+        character. NUL marks the end of a netCDF string.
     """
     try:  # encoding all strings together takes a fifth of the time
         encoded = "\0".join(items).encode("utf-8", "surrogateescape").split(b"\0")

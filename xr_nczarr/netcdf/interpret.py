@@ -414,9 +414,9 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
     """Correct the fill value of a string array if it was decoded from Base64 by mistake.
 
     Zarr stores the fill values of byte strings in Base64. netCDF-C writes plain text instead, which
-    can look like Base64. It writes the same text to the ``_FillValue`` attribute, and `declared` is
-    the value of this attribute. If decoding `declared` as Base64 yields ``array.fill_value``, the
-    array's fill value was decoded by mistake. It is then replaced with `declared`.
+    can look like Base64. netCDF-C also writes this text to the ``_FillValue`` attribute. The value
+    of this attribute is `declared`. If decoding `declared` as Base64 yields ``array.fill_value``,
+    the array's fill value was decoded by mistake. It is then replaced with `declared`.
 
     Raises
     ------

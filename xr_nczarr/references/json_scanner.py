@@ -111,18 +111,17 @@ class _Block:
         self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
 
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
-        """Move the regular members at the start of the block into `builder`.
+        """Move the regular members (see the module docstring) at the block's start to `builder`.
 
-        If there are too few regular members, nothing is moved.
+        Nothing is moved if these members are too few, either in total or for the number of arrays.
 
         Returns
         -------
         int
             The number of members that were moved.
         int
-            The position in the block at which the regular members end, whether or not they were
-            moved. It is 0 if the whole block contains too few members, or if its first member is
-            not regular.
+            The position in the block at which these members end, even if they were not moved. It is
+            0 if the first member is not regular, or if the block has too few members of any kind.
         bool
             Whether more regular members may follow at the start of the next block.
         """
@@ -285,7 +284,7 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return by how many bits each word must be shifted left to keep only its first bytes.
+    """Return the number of bits by which to shift each word left to keep only its first bytes.
 
     `lengths` contains the number of bytes to keep in each word. In a little-endian word, the first
     byte is in the lowest bits. A left shift therefore pushes the last bytes out of the word. If no

@@ -124,10 +124,10 @@ class ReferenceTrust(Trust):
         """Raise RefusedError if a redirect from `url` to `target` must not be followed.
 
         If the set is trusted, a server may redirect to itself, even from ``http`` to ``https``. Any
-        other redirect must meet a condition:
+        other redirect is followed only in these cases:
 
-        - If the set is trusted, and is local or in memory, `target` must be on a public host.
-        - For any other set, `target` must be a location to which the set may refer directly.
+        - The set is trusted, it is local or in memory, and `target` is on a public host.
+        - The set is remote or untrusted, and may refer directly to `target`.
         """
         web = target.startswith(("http://", "https://"))
         if web and not self.untrusted and _server(url) == _server(target):

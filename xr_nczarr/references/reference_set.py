@@ -90,7 +90,7 @@ class ReferenceSet(PickledByFields):
                 f"all chunk keys that begin with {quote(repr(prefix))} have the wrong "
                 f"number of indices: {min(ranks)} instead of {rank}",
                 remedy="Recreate the reference set. If kerchunk created it from GRIB files, pass a "
-                "smaller inline_threshold. kerchunk writes these keys when it inlines an array",
+                "smaller inline_threshold, because kerchunk writes such keys for inlined arrays",
                 key=key,
             )
 

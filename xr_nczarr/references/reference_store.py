@@ -44,9 +44,11 @@ If a set is larger, it is not pickled, and the receiving process reads the docum
 
 
 class _TargetRange(NamedTuple):
-    """The wanted bytes of the object `key`: `length` bytes of a target, from offset `start`.
+    """The part of a target that contains the wanted bytes of the object at `key`.
 
-    `length` is None for the whole target. The target itself is the object `path` in `store`.
+    The target is the object at `path` in `store`, and its URL is `url`. The part is `length` bytes
+    long and begins at offset `start`. A negative start counts from the end of the target. If
+    `length` is None, the part is the whole target.
     """
 
     key: str
@@ -374,7 +376,8 @@ class ReferenceStore(Store):
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
         """Yield the bytes of each of the `pieces`, in order.
 
-        All pieces must be in one store, and must be either all whole objects or all byte ranges.
+        All pieces must be in one store. Either all of them must be whole objects, or all of them
+        must be byte ranges.
         """
         store = pieces[0].store
         if pieces[0].length is None:

@@ -326,9 +326,9 @@ class RolledBackStore(_OverlayStore):
         self.before = before
 
     def list_names(self, prefix: str) -> Listing:
-        """Return the names directly under `prefix`, as they were before the write.
+        """Return the names directly under `prefix`, as they were before the interrupted write.
 
-        The name of a folder is omitted if the write created all objects in the folder.
+        The name of a folder is omitted if that write created all objects in the folder.
         """
         objects, prefixes = self.source.list_names(prefix)
         added = {key for key, data in self.before.items() if data is None}

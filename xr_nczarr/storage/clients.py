@@ -260,7 +260,7 @@ def _configured(scheme: str) -> dict[str, Any]:
 
 
 def _is_plain(part: str) -> bool:
-    """Return whether obstore leaves a path component unchanged, as fsspec does."""
+    """Return whether obstore, like fsspec, leaves a path component unchanged."""
     return part not in ("", ".", "..") and part.isprintable()
 
 

@@ -199,7 +199,7 @@ def _holds_buffers(target: object) -> bool:
 
 
 def _locate_zarr_object(target: Any) -> Location:
-    """Return the location of a zarr-python store, path or group, or of a dict of buffers.
+    """Return the location of a zarr-python store, StorePath or group, or of a dict of buffers.
 
     For any other object, such as a ``zarr.Array``, return an empty location.
     """
@@ -367,9 +367,10 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
     name = next((name for name in _PROFILE if name in options), None)
     if name is not None and (not place.in_bucket or "::" in place.url):
         raise MetadataError(
-            f"the URL fragment contains the key {name!r}, which applies only to S3 URLs",
-            remedy="Remove this key from the fragment. For a chained URL, pass the name of the AWS "
-            "profile as a storage option instead",
+            f"the URL fragment contains the key {name!r}, which applies only to S3 URLs "
+            "that are not chained",
+            remedy="Remove this key from the fragment. To select an AWS profile for a chained URL, "
+            "use a storage option instead",
             store=mask(place.url),
         )
     return {} if name is None else {"profile": options[name]}
@@ -378,9 +379,17 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
 def _split_fragment(url: str) -> tuple[str, list[str], dict[str, str]]:
     """Split a URL into the part before the fragment and the contents of the fragment.
 
-    Return three values: the part before the fragment, the words of ``mode=``, and a dict that maps
-    all other keys in the fragment to their values. A word without a key also belongs to ``mode``.
-    For example, ``#zip`` means ``#mode=zip``.
+    Return three values: the part before the fragment, the modes, and a dict that maps all other
+    keys in the fragment to their values. The modes are the comma-separated words in the value of
+    ``mode``, and all words without a key. For example, ``#zip`` means ``#mode=zip``.
+
+    In a local path, ``#`` begins a fragment only if the text after it contains ``=``, or a known
+    mode without a key.
+
+    Raises
+    ------
+    MetadataError
+        If the fragment contains an unknown key.
     """
     base, mark, fragment = url.rpartition("#")
     pairs = [pair.partition("=") for pair in fragment.split("&") if pair]

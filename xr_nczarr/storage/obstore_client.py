@@ -121,8 +121,9 @@ class ObstoreClient(RemoteClient):
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
         """Yield the response to each request; see `Response`.
 
-        While the caller processes a response, other threads already make the next requests. If the
-        objects are large, fewer requests are made in advance, to limit the use of memory.
+        If the store is remote, other threads are already making the next requests while the caller
+        processes a response. If the objects are large, fewer requests are made in advance, to limit
+        the use of memory.
         """
         if self._replacement is not None:
             return self._replacement.fetch(requests, expected)

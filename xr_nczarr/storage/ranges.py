@@ -66,6 +66,7 @@ def check_range(item: ByteRange, store: str) -> None:
     A range is invalid if its length is negative. A range that counts from the end of the object is
     also invalid if it extends beyond this end. For example, a start of -4 with a length of 8 is
     invalid.
+
     `store` is the name of the store, for the error message.
     """
     if item.length < 0 or item.start < 0 < item.start + item.length:
@@ -105,7 +106,7 @@ def truncation_error(expected: int, actual: int, store: str, key: str) -> Storag
 
 
 def first_byte(item: ByteRange, size: int, store: str) -> int:
-    """Return the offset of a range from the start of an object that is `size` bytes long.
+    """Return the offset at which a range starts in an object of `size` bytes.
 
     A negative ``item.start`` counts from the end of the object. `store` is the name of the store,
     for the error message.
@@ -171,7 +172,7 @@ def cut_ranges(
 def merge_ranges(
     ranges: Sequence[ByteRange], *, max_gap: int = 64 << 10, max_length: int = 16 << 20
 ) -> list[MergedRange]:
-    """Merge ranges that are in the same object, and overlap or are at most `max_gap` bytes apart.
+    """Merge ranges of the same object that overlap or are at most `max_gap` bytes apart.
 
     Parameters
     ----------

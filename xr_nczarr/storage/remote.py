@@ -62,7 +62,7 @@ class RemoteStore(Store):
 
     @property
     def shared(self) -> bool:  # type: ignore[override]
-        """Whether other processes can write single objects while this process uses the store."""
+        """Whether other processes can write individual objects while this one uses the store."""
         return self.connection.shared
 
     @property

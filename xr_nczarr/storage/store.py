@@ -174,7 +174,7 @@ class Store(ABC):
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
-        If a store cannot determine to which object access was denied, it raises the error instead.
+        A store that cannot determine to which object access was denied raises the error.
         """
         return self.fetch(keys)
 

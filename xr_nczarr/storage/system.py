@@ -390,9 +390,10 @@ def invalid_name_reason(key: str) -> str | None:
 def is_device(path: str) -> bool:
     """Return whether an absolute path may refer to a device instead of a regular file.
 
-    On Windows, this is the case if the path begins like a device path, or contains an invalid name.
-    On other systems, it is the case if the path is under /dev, /proc or /sys, but not under
-    /dev/shm. Resolve symbolic links in the path before calling this function.
+    On Windows, this is the case if the path begins like a device path (such as ``//./pipe``) or
+    contains an invalid file name (such as ``NUL``). On other systems, it is the case if the path is
+    under /dev, /proc or /sys, but not under /dev/shm. Resolve symbolic links in the path before
+    calling this function.
     """
     if not _WINDOWS:
         folder = f"{path}/"

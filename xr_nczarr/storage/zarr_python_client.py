@@ -173,7 +173,7 @@ class ZarrPythonClient(RemoteClient):
         self._run(self._put, items)
 
     def create(self, key: str, data: Bytes) -> bool:
-        """Write an object unless it already exists, and return False in both cases.
+        """Write an object unless it already exists, and always return False.
 
         zarr-python does not report whether this call created the object. To find out, the caller
         must compare the stored object with `data`.

@@ -337,7 +337,7 @@ class Cdl:
             yield from zip(indices, itertools.repeat(columns), rows)
 
     def _row_texts(self, variable: Variable, row: Array, units: TimeUnits | None) -> list[str]:
-        """Format the values of a row as CDL. Characters become a single quoted string."""
+        """Format the values of a row as CDL. A row of characters becomes one quoted string."""
         fill_value = variable.attributes.get("_FillValue")
         if not is_fill_value(fill_value, row.dtype):
             fill_value = None  # ncdump also ignores a fill value of another type

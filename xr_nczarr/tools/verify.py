@@ -68,8 +68,8 @@ def verify(
     Parameters
     ----------
     sample
-        Maximum number of chunks (or shards) to read for each array, chosen at random. If None, all
-        chunks are read.
+        Maximum number of chunks (or shards) to read for each array. The chunks are chosen at
+        random. If None, all chunks are read.
     readers
         Whether to also report the features required to read the store, and the parts that some
         programs misread.
@@ -244,8 +244,9 @@ def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Findin
 def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
     """Return whether a variable is a coordinate that is incomplete because chunks are missing.
 
-    `absent` contains the indices of the missing chunks. A single missing value is accepted, unless
-    the fill value marks missing data; see `verify`.
+    `absent` contains the indices of the first missing chunks. If they contain only one value, this
+    value may be equal to the fill value, so the coordinate is considered complete. However, it is
+    incomplete if the fill value marks missing data; see `verify`.
     """
     if not variable.is_coordinate:
         return False

@@ -197,7 +197,8 @@ def write_with_progress(
 def write_later(writes: Sequence[ArrayWrite], store: Store) -> Delayed:
     """Return a dask object that writes dask arrays when it is computed.
 
-    By then, another writer may have extended the arrays; see `write_with_progress`.
+    By then, another writer may have extended the stored arrays. The values that it appended are
+    kept; see `write_with_progress`.
     """
     import dask
 

@@ -117,7 +117,7 @@ def check_sources_unchanged(
 
 
 def stored_variables(opened: OpenedStore, group: Group, dataset: Dataset) -> dict[str, Variable]:
-    """Return the variables of a stored group that `dataset` also contains, decoded by xarray.
+    """Return those variables of a stored group that `dataset` also contains, decoded by xarray.
 
     If a variable is unreadable, raise the error that explains why.
     """

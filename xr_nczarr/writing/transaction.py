@@ -216,8 +216,8 @@ class Transaction:
     def _without_applied(self, plan: WritePlan) -> WritePlan:
         """Return `plan`, or an empty plan if an interrupted append has already carried it out.
 
-        `self.applied` must contain the regions of the interrupted append. In both cases, the
-        journal of this append is removed from the store.
+        `self.applied` must contain the regions of the interrupted append. Whichever plan is
+        returned, the journal of this append is removed from the store.
 
         Raises
         ------
@@ -272,7 +272,10 @@ class Transaction:
             self.store.flush()
 
     def is_staged(self, requested: bool) -> bool:
-        """Return whether a write replaces the target as a whole at the end; see `commit`."""
+        """Return whether a write uses a staging store, which replaces the target when complete.
+
+        `requested` has the same meaning as the parameter `staged` of `commit`.
+        """
         return self.store.single_file or (requested and self.store.replaceable)
 
     def _prepare(self, plan: WritePlan, work: Store) -> None:

@@ -23,15 +23,14 @@ class WritePlan:
         them, to write the new NCZarr metadata before it removes the old metadata. netCDF-C, which
         ignores the journal, therefore always finds NCZarr metadata.
     documents
-        Maps keys to metadata documents to write in this order. However, the root's documents are
-        written last.
+        Maps keys to metadata documents to write. The root's documents are written after all others.
     chunks
         Maps keys to encoded chunks that must change together with the documents. They are written
         before the documents, and the journal also contains their previous content.
     removed
         Keys of objects, and prefixes such as ``"group/"``, to remove after the documents are
-        written. They are removed in this order. However, `removed_documents` are removed first, and
-        the journal contains the previous content of these documents.
+        written. `removed_documents` are removed first, and the journal contains their previous
+        content. All other objects are then removed in the order of this list.
     new
         Whether the plan creates a store. If so, everything else in the target is removed.
     exclusive
@@ -46,8 +45,8 @@ class WritePlan:
         anything is written.
     mark
         Content of the marker, an object that marks a new store as unfinished. The content allows a
-        rerun of the same write to recognize the store. Until the old objects have been removed, the
-        marker contains ``{}``.
+        rerun of the same write to recognize the store. Until the old objects have been removed, or
+        if `mark` is None, the marker contains ``{}`` instead.
     resumed
         Whether the target already contains the marker and some of the chunks, because an earlier
         run was interrupted.

@@ -189,9 +189,9 @@ def _check_unlimited(tree: DataTree, unlimited: Any) -> None:
 def _with_owners(tree: DataTree, unlimited: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of `unlimited` that also lists each dimension for its owner.
 
-    `unlimited` and the copy map group paths to names of unlimited dimensions. If a dimension is
-    listed for a group, its owner is that group or a group above it: the topmost group that has a
-    dimension of this name.
+    `unlimited` maps group paths to names of unlimited dimensions, and so does the copy. If a
+    dimension is listed for a group, its owner is that group or a group above it: the topmost group
+    that has a dimension of this name.
 
     For example, suppose that `unlimited` lists ``time`` for ``/a/b``. If ``/a`` also has a
     dimension ``time``, and ``/`` does not, the copy lists ``time`` for both ``/a/b`` and ``/a``.
