@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class NczarrAccessor:
-    """Methods of xarray objects that call the functions of the same names in `xr_nczarr`."""
+    """Accessor methods that call the functions of the same name in `xr_nczarr`."""
 
     def __init__(self, obj: Any) -> None:
         self._obj = obj

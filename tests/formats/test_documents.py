@@ -193,7 +193,7 @@ def test_error_messages_truncate_long_values():
     assert len(str(raised.value)) < 300
 
 
-def test_json_text_can_be_looked_up_only_for_top_level_members():
+def test_json_text_is_available_only_for_top_level_members():
     text = json.dumps({"a": {"b": "}"}, "b": 1, "{": {"b": 2}})
     document = Document("k", text.encode())
     assert document.literal("b") == "1"

@@ -103,7 +103,7 @@ def check_represented(values, numbers, encoding, meant, room):
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_packed_numbers_are_accurate_within_half_a_scale_factor_or_are_rejected(case):
+def test_packed_numbers_are_accurate_to_within_half_the_scale_factor_or_rejected(case):
     values, encoding, meant = case
     step = abs(Fraction(encoding.get("scale_factor", 1)))
     room = margin(values, encoding)

@@ -196,7 +196,7 @@ def test_empty_ranges_do_not_become_whole_objects_in_parquet_files(tmp_path):
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("name", ["out.json", "out.parq"])
 @pytest.mark.parametrize("inline_below", [0, 100])
-def test_references_to_scalars_from_virtualizarr_can_be_rewritten(tmp_path, name, inline_below):
+def test_virtualizarr_references_to_scalars_can_be_rewritten(tmp_path, name, inline_below):
     (tmp_path / "data.bin").write_bytes(np.float64(2.5).tobytes())
     xr_nczarr.to_nczarr(xr.Dataset({"s": 0.0}), tmp_path / "store", zarr_format=2)
     write(tmp_path / "store", tmp_path / "set.json")

@@ -200,7 +200,7 @@ def build_pickle(request: StepRequest) -> Step:
 def build_categorize(request: StepRequest) -> Step:
     """Build the `Step` that stores each string as its position in a list of labels.
 
-    The first label has the position 1. A string that is not in the list is stored as 0, and decoded
+    The first label has position 1. A string that is not in the list is stored as 0, and decoded
     as an empty string.
     """
     flow, codec = request.flow, request.construct()

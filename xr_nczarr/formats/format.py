@@ -206,7 +206,7 @@ class Format(ABC):
     ) -> Format:
         """Return the variant of this format that a store uses, based on its root documents.
 
-        The draft of Zarr v3 exists in two variants, whereas each other version has only one. If
+        The draft of Zarr v3 exists in two variants, whereas every other version has only one. If
         `data_type_fallback` is True, the returned variant reads an unknown data type as the
         fallback type that the array declares. Only the draft of Zarr v3 defines fallback types.
         """

@@ -254,8 +254,8 @@ def _listed_types(recorded: dict[str, str], vintage: Vintage) -> Json:
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
     """Return new dicts for a node's ``attributes``, ``members`` and ``sidecars``.
 
-    The caller can add annotations to these dicts. Initially, they contain the members and sidecars
-    of `node` that do not belong to NCZarr, and no attributes.
+    The caller can add annotations to these dicts. Initially, ``attributes`` is empty. The other two
+    contain the members and sidecars of `node` that do not belong to NCZarr.
     """
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")

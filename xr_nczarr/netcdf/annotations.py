@@ -145,18 +145,18 @@ def lacks_json_type(vintages: Iterable[Vintage]) -> bool:
 Places = Mapping[tuple[Holder, str], Vintage]
 
 
-def _places(holder: str, name: str) -> Places:
+def _places(holder_field: str, name_field: str) -> Places:
     """Map each possible location of an annotation to the newest layout that uses this location.
 
-    A location is a (holder, name) pair. The holder is the part of a node that contains the
-    annotation, such as ``"attributes"``. The name is the name of the annotation.
-
-    The parameters are the names of the `Vintage` fields that contain the holder and the name. For
-    group annotations, these fields are ``"holder"`` and ``"group"``.
+    A location consists of the part of a node that contains the annotation, such as
+    ``"attributes"``, and of the name of the annotation. Both depend on the layout: each `Vintage`
+    has the part in its field `holder_field`, and the name in its field `name_field`. For group
+    annotations, these fields are ``"holder"`` and ``"group"``.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
-        places.setdefault((getattr(vintage, holder), getattr(vintage, name)), vintage)
+        location = (getattr(vintage, holder_field), getattr(vintage, name_field))
+        places.setdefault(location, vintage)
     return places
 
 

@@ -343,7 +343,7 @@ class ReferenceStore(Store):
             return _TargetRange(key, *target, offset, count) if count else b""
 
     def _part(self, wanted: ByteRange, size: int) -> tuple[int, int]:
-        """Return the offset and the length in bytes of the wanted part of an object.
+        """Return the offset and the length in bytes of the requested part of an object.
 
         `size` is the size of the whole object in bytes.
 

@@ -145,7 +145,7 @@ class ReferenceOptions:
                 f'the storage option "{name}" has no effect on this target',
                 remedy="If this is a local reference set, pass options for the referenced files "
                 'as the storage option "remote_options". To pass options for only some of these '
-                "files, pass them under a prefix of their URLs, as in storage_options="
+                "files, use a URL prefix as the key, as in storage_options="
                 '{"s3://bucket": {…}}',
             )
         by_length = sorted(options.items(), key=lambda item: -len(item[0]))
@@ -228,8 +228,8 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
         elif name is None or not isinstance(value, Mapping):
             raise UnsupportedError(
                 f'the storage option "fs" has the unsupported type {type(value).__name__}',
-                remedy="Pass an fsspec filesystem, or a mapping from protocols to filesystems or "
-                "filesystem options. A DirFileSystem is not supported: pass "
+                remedy="Pass an fsspec filesystem, or a dict that maps each protocol to a "
+                "filesystem or to its options. A DirFileSystem is not supported: pass "
                 '"remote_protocol", or use full URLs in the set',
             )
     default = by_protocol.pop(None, None)

@@ -151,9 +151,9 @@ class CheckedResponse(aiohttp.ClientResponse):
         and the size of the whole object. If the header does not state the size, the object is
         assumed to end with the last byte sent.
 
-        This method accepts a sent range that ends too early, because the caller notices that bytes
-        are missing. However, a requested suffix (a range that counts from the end of the object)
-        must be sent up to the end of the object.
+        This method accepts a range that is shorter than requested, because the caller notices that
+        bytes are missing. However, the response to a request for a suffix (a range that counts from
+        the end of the object) must extend to the end of the object.
 
         Raises
         ------

@@ -155,7 +155,7 @@ def children_of(keys: Sequence[str], prefix: str) -> Listing:
 
 
 class KeyLocks:
-    """A set of locks, one per key, that exclude only other threads of the same process."""
+    """A set of locks, one per key, that guard only against other threads in the same process."""
 
     def __init__(self) -> None:
         self._guard = ProcessLock()

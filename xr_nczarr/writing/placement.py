@@ -244,10 +244,9 @@ def _check_piece(name: str, new: Variable, stored: Variable, start: int) -> None
     if not np.all(same):
         place, *rest = (int(index[0]) for index in np.nonzero(~np.atleast_1d(same)))
         raise ConflictError(
-            f"variable {name!r} does not have the append dimension, and differs from the store: "
-            f"{np.atleast_1d(new_values)[place, *rest]} instead of "
-            f"{np.atleast_1d(stored_values)[place, *rest]} "
-            f"at {(start + place, *rest)}",
+            f"variable {name!r} does not have the append dimension, and its values differ from the "
+            f"store: {np.atleast_1d(new_values)[place, *rest]} instead of "
+            f"{np.atleast_1d(stored_values)[place, *rest]} at {(start + place, *rest)}",
             remedy="Append data with the same coordinates, drop the variable, or pass mode='a-'",
         )
 
