@@ -154,7 +154,7 @@ class ReferenceSetError(NczarrError, ValueError):
 class RefusedError(NczarrError, ValueError):
     """An operation was refused because it is unsafe.
 
-    If an option allows the operation, the message names this option.
+    If an option would allow the operation, the message names this option.
     """
 
 

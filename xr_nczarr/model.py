@@ -314,7 +314,7 @@ class ArrayNode:
 
     @property
     def object_shape(self) -> tuple[int, ...]:
-        """The shape in elements of one stored object, which is a chunk or an outermost shard."""
+        """The shape of one stored object (a chunk or an outermost shard), in elements."""
         return self.shards[0].shape if self.shards else self.chunk_shape
 
     @property

@@ -131,7 +131,7 @@ class TestRedirects:
             yield http_server, other
 
     @pytest.mark.parametrize("elsewhere", [False, True])
-    def test_redirects_outside_untrusted_store_url_are_rejected(self, stores, elsewhere):
+    def test_redirects_away_from_untrusted_store_url_are_rejected(self, stores, elsewhere):
         server, other = stores
         to = f"{other.url}/x.bin" if elsewhere else "/x.bin"
         server.fault("redirect", path="/s/v/0", location=to, times=None)

@@ -720,7 +720,7 @@ def test_appends_and_region_writes_to_shards_keep_metadata_extensions(path, dial
 
 
 @pytest.mark.parametrize("extension", [{"must_understand": True}, {}, 1, {"must_understand": "no"}])
-def test_error_for_required_unknown_extension_includes_its_name(path, extension):
+def test_error_names_unknown_required_extension(path, extension):
     to_nczarr(series(0, 3), path, zarr_format=3)
     change(path / "v/zarr.json", {"strange": extension})
     dataset = xr.open_dataset(path, engine="nczarr")

@@ -111,7 +111,7 @@ def test_orthogonal_selections_of_rectilinear_arrays_return_same_values_as_in_nu
     points=st.lists(st.tuples(st.integers(-10, 9), st.integers(0, 5)), max_size=8),
     columns=st.slices(6),
 )
-def test_pointwise_selections_of_rectilinear_arrays_return_same_values_as_in_numpy(
+def test_pointwise_selections_of_rectilinear_arrays_return_same_values_as_numpy(
     dataset, name, points, columns
 ):
     rows, others = (

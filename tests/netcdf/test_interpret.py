@@ -375,7 +375,7 @@ def test_dimensions_are_restored_if_root_annotation_is_missing():
 
 
 @pytest.mark.parametrize("name", ["_Anonymous_Dim_3", "_zdim_3", ".zdim_3"])
-def test_anonymous_dimensions_of_older_netcdf_c_releases_need_no_definition(name):
+def test_anonymous_dimensions_from_older_netcdf_c_releases_need_no_definition(name):
     dataset = interpret(
         hierarchy(root(SIZES, "v"), array("/v", (3,), attributes=references(f"/{name}")))
     )

@@ -446,7 +446,7 @@ class TestTrust:
             ("zip://set.json::s3://b/x.zip", "s3://b/y", "s3://b/y"),
         ],
     )
-    def test_urls_with_protocol_alias_refer_to_same_host_as_reference_document(
+    def test_urls_with_aliased_protocol_count_as_same_host_as_reference_document(
         self, document, url, expected
     ):
         targets = Targets(

@@ -334,7 +334,7 @@ def test_generators_whose_chunk_indices_are_linear_are_not_expanded(key):
         "v/{{i}}.{{j}}.{{ i * 10 ** 17 }}",
     ],
 )
-def test_generators_whose_keys_are_not_linear_chunk_indices_are_expanded(key):
+def test_generators_with_nonlinear_chunk_indices_are_expanded(key):
     document = version1(gen=[generator(key=key, offset="{{9 * i + j}}", dimensions=DIMENSIONS)])
     references = parse_references(document)
     assert len(references.entries) == 9

@@ -233,7 +233,7 @@ def test_dump_shows_only_filters_supported_by_hdf5():
 
 
 @needs_ncgen
-def test_ncgen_accepts_special_attributes_of_strings_without_fill_value(tmp_path):
+def test_ncgen_accepts_special_attributes_of_string_variables_that_have_no_fill_value(tmp_path):
     """netcdf-c rejects `_NoFill` for strings."""
     xr_nczarr.to_nczarr(xr.Dataset({"s": ("x", ["a", "bc"])}), tmp_path / "s.zarr", dialect="zarr")
     document = json.loads((tmp_path / "s.zarr" / "s" / ".zarray").read_text())

@@ -334,7 +334,7 @@ def test_number_of_touched_chunks_equals_number_of_planned_chunks(selection):
         assert count_touched([100], [chunk], [selection]) == plan.count
 
 
-def test_explain_counts_missing_chunks_of_raw_bytes():
+def test_explain_counts_missing_chunks_of_arrays_of_raw_bytes():
     document = array_document(shape=[2], chunks=[1], dtype="|V4", fill_value=None)
     store = {".zgroup": b'{"zarr_format": 2}', "v/.zarray": json.dumps(document).encode()}
     (reading,) = xr_nczarr.explain(store).readings

@@ -186,7 +186,7 @@ class PartReader:
 
         If the last codec can decode several chunks in one call, chunks are passed in batches to
         `ChunkCodec.decode_many`. For chunks that it decodes, the partially decoded data is yielded
-        with a chain of the remaining codecs. A batch contains as many chunks as fit in
+        with the chain of the codecs that remain. A batch contains as many chunks as fit in
         `_DECODED_TOGETHER_BYTES` when decoded, but at least two, unless fewer remain.
         """
         if not self.codec.decodes_many:

@@ -269,11 +269,11 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Round numbers to floats by a rule that NumPy does not support.
+    """Round numbers to floats with a rounding mode that NumPy does not support.
 
-    NumPy always rounds by the rule ``nearest-even``. `values` contains the numbers before rounding,
+    NumPy always uses the mode ``nearest-even``. `values` contains the numbers before rounding,
     and `nearest` contains NumPy's results. NumPy rounds a number beyond the largest float to
-    infinity. Other rules can round such a number to the largest float instead, if its magnitude is
+    infinity. Other modes can round such a number to the largest float instead, if its magnitude is
     less than the next power of two. For float32, this power is 2**128.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size

@@ -208,9 +208,8 @@ def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str
     """Return the first element of `times` that cannot be encoded in `units`.
 
     `times` must contain such an element. xarray encodes all times in the same units, so a single
-    time that does not fit prevents all of them from being decoded correctly. Comparing all times at
-    once therefore does not reveal the first time that does not fit. This time is found by bisection
-    instead.
+    bad element prevents all elements from being decoded correctly. The first bad element can
+    therefore not be found with a single comparison, but only by bisection.
     """
     times = times.ravel()
     while times.size > 1:

@@ -28,8 +28,8 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
 
     xarray looks up the value of every ``bounds`` attribute as the name of a variable. This lookup
     can fail if the value is a list or an array, for example a bounding box. To prevent this, any
-    value that is not a string is replaced with an empty string before encoding. The replacement may
-    change the passed `variables`. The returned variables have the original ``bounds`` attributes.
+    value that is not a string is replaced with an empty string before encoding. This may modify
+    `variables` in place. The returned variables have the original ``bounds`` attributes.
 
     Raises
     ------

@@ -31,7 +31,7 @@ _LEVELS = ("zlib", "bz2")
 
 
 class V1(Format):
-    """The documents and keys of Zarr v1."""
+    """The metadata documents and the object keys of Zarr v1."""
 
     version = "1"
     is_rare = True

@@ -190,7 +190,7 @@ def _undecoded(value: Any, stored: Json | None, recorded: Any) -> Any:
 
 
 def unlisted_strings(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes in which each list of a single string is replaced with that string.
+    """Return the attributes with each list of a single string replaced by the string itself.
 
     In netCDF, such a list represents an attribute of type string. Plain Zarr does not record
     types, and its readers expect a string. For example, they do not recognize ``units`` if its

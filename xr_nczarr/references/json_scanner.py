@@ -284,11 +284,11 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the number of bits by which to shift each word left to keep only its first bytes.
+    """Return the left shift, in bits, that keeps only the first bytes of each word.
 
     `lengths` contains the number of bytes to keep in each word. In a little-endian word, the first
     byte is in the lowest bits. A left shift therefore pushes the last bytes out of the word. If no
-    byte is to be kept, the shift is 64 or more.
+    bytes are kept, the shift is 64 or more.
     """
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 

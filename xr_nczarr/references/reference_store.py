@@ -44,11 +44,11 @@ If a set is larger, it is not pickled, and the receiving process reads the docum
 
 
 class _TargetRange(NamedTuple):
-    """The part of a target that contains the wanted bytes of the object at `key`.
+    """The byte range of a file (the target) to which a request for `key` is redirected.
 
-    The target is the object at `path` in `store`, and its URL is `url`. The part is `length` bytes
+    The target is stored at `path` in `store`, and its URL is `url`. The range is `length` bytes
     long and begins at offset `start`. A negative start counts from the end of the target. If
-    `length` is None, the part is the whole target.
+    `length` is None, the range is the whole target.
     """
 
     key: str

@@ -227,7 +227,7 @@ def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) 
 def _is_other_document(folder: LocalStore | RemoteStore, name: str) -> bool:
     """Return whether an object exists and is neither a reference document nor empty.
 
-    An object that is too large for a reference document is not read. The function then returns
+    An object that is too large to be a reference document is not read. The function then returns
     True.
     """
     size = folder.size(name)

@@ -211,7 +211,7 @@ def _region(profile: str | None) -> str | None:
     Raises
     ------
     NoEquivalentError
-        If the profile cannot be read, or contains settings other than credentials, a region and
+        If the profile cannot be read, or contains any settings other than credentials, a region, or
         display options of the AWS CLI.
     """
     session = _session(profile)

@@ -261,7 +261,7 @@ class RemoteClient(Connection):
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the objects at `keys`, ignoring keys without an object."""
+        """Remove the objects at `keys`, ignoring objects that do not exist."""
 
     @abstractmethod
     def size(self, key: str) -> int | None:

@@ -65,7 +65,7 @@ def protocol_names(protocol: str) -> tuple[str, ...]:
 
 
 def canonical(protocol: str) -> str:
-    """Return the canonical name of a protocol, given any of its interchangeable names.
+    """Return the canonical name of a protocol, given any of its aliases.
 
     Examples
     --------

@@ -258,8 +258,8 @@ class ZarrPythonClient(RemoteClient):
         check_key(key, self.name)
         if not self._accepts(key):
             raise UnsupportedError(
-                "the key is not valid in Zarr v3. A zarr-python store of type "
-                f"{type(self.store).__name__} supports no other version",
+                f"zarr-python stores of type {type(self.store).__name__} support only Zarr v3, but "
+                "this key belongs to another Zarr version",
                 remedy="Pass zarr_format=3",
                 store=self.name,
                 key=key,

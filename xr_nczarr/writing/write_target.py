@@ -60,10 +60,9 @@ class WriteTarget:
 
     @property
     def shows_store(self) -> bool:
-        """Whether the names at the root are enough to tell that the store is complete.
+        """Whether the names at the root are enough to recognize a complete store.
 
-        If the value is False, `open` may still find a complete store, for example in the Zarr v3
-        draft.
+        If not, `open` may still recognize one, such as a store in the format of the Zarr v3 draft.
         """
         usual = [zarr for zarr in FORMATS.values() if not zarr.is_rare]
         arrays = {zarr.document_key("/", "array") for zarr in usual}
