@@ -179,7 +179,7 @@ class _Planner:
         region: Mapping[str, slice] = {}
         if self.options.region is not None:
             region = resolve_region(dataset, self.options.region, stored, self.options.append_dim)
-            dataset = dataset.drop_vars({*dataset.indexes} - {self.options.append_dim})
+            dataset = dataset.drop_vars(list(dataset.indexes))
         new = self._new_variables(group, dataset, encoding, stored)
         if self.options.append_dim is not None:
             self._check_append(group, dataset, new, stored, self.options.append_dim)
@@ -332,7 +332,7 @@ class _Planner:
             self.grown[dimension.path] = replace(dimension, size=size)
             shape = (*shape[:axis], size, *shape[axis + 1 :])
         written = tuple([pieces[str(name)] for name in new.dims])
-        if dim is None and not whole:
+        if not whole:
             check_within_array(node, written)
         elif any(map(operator.gt, shape, node.shape)):
             self.changes.append(Change(node, "members", ("shape",), list(shape)))

@@ -50,7 +50,7 @@ def resolve_region(
         must have at least one of the dimensions in `region`.
     """
     if region == "auto":
-        region = {dim: "auto" for dim in dataset.dims if dim != append_dim}
+        region = dict.fromkeys(dataset.dims, "auto")
     if not isinstance(region, Mapping):
         raise TypeError(f"``region`` must be a dict, got {type(region)}")
     slices = {
@@ -67,17 +67,26 @@ def resolve_region(
             raise TypeError(f"all values in ``region`` must be slice objects, got {piece!r}")
         if piece.step not in (1, None):
             raise ConflictError(f"step on all slices in ``region`` must be 1 or None, got {piece}")
-    dims = {*slices, append_dim}
+    if append_dim in slices:
+        raise ConflictError(
+            f"cannot list the same dimension in both ``append_dim`` and ``region``: {append_dim}"
+        )
+    if slices and append_dim is not None:
+        # Chunks can contain values beyond the end of an array, for example from a killed append.
+        # If an append did not overwrite all of them, readers would see the rest.
+        raise ConflictError(
+            f"append_dim={append_dim!r} cannot be combined with region, because an append must "
+            "write every new element",
+            remedy="Extend the dataset to the full size of the other dimensions, for example with "
+            "reindex, and leave out region",
+        )
+    dims = set(slices)
     unrelated = [name for name, v in dataset.variables.items() if dims.isdisjoint(v.dims)]
     if slices and unrelated:
         raise ConflictError(
             "when setting `region` explicitly, all variables in the dataset to write must have at "
             f"least one dimension in common with the region's dimensions {list(slices)}",
             remedy=f"Drop the other variables first: .drop_vars({unrelated!r})",
-        )
-    if append_dim in slices:
-        raise ConflictError(
-            f"cannot list the same dimension in both ``append_dim`` and ``region``: {append_dim}"
         )
     return slices
 
@@ -176,8 +185,7 @@ def check_shared_objects(node: ArrayNode, region: Region, store: Store) -> None:
 def check_within_array(node: ArrayNode, region: Region) -> None:
     """Raise ConflictError if a region extends beyond the end of an array.
 
-    This can happen if the caller passes both a region and `append_dim`, or if the array is shorter
-    than its unlimited dimension.
+    This can happen if the array is shorter than its unlimited dimension.
     """
     if any(piece.stop > size for piece, size in zip(region, node.shape, strict=False)):
         raise ConflictError(

@@ -138,9 +138,8 @@ def to_nczarr(
         `mode` is ``"a-"``.
     region
         Mapping from dimensions to the slices of existing variables to overwrite. If a slice or the
-        whole mapping is ``"auto"``, slices are determined by comparing coordinates. With
-        `append_dim`, the region limits where the appended values are written along the other
-        dimensions. The remaining new elements contain fill values.
+        whole mapping is ``"auto"``, slices are determined by comparing coordinates. A region cannot
+        be combined with `append_dim`.
     safe_chunks
         Whether to merge dask blocks that share a stored chunk. If True, an error is also raised if
         a region partially covers stored chunks of a remote store, where chunks cannot be locked.
