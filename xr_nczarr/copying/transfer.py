@@ -20,7 +20,7 @@ from xr_nczarr.model import ArrayNode, CodecSpec
 from xr_nczarr.netcdf.types import zero
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
-from xr_nczarr.writing.chunk_writes import ArrayWrite, write_with_progress
+from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
 
 Index = tuple[int, ...]
 
@@ -63,11 +63,11 @@ def copy_chunks(
             for checked, copied in _copy_objects(array, write, store, existing):
                 bar.advance(write.data.nbytes * checked // total)
                 objects += copied
-        write_with_progress(small, store, bar)
+        write_chunks(small, store, bar)
         for write in large:
             # Write one part at a time, because dask keeps all values of one call in memory.
             for part in rearranged(write):
-                write_with_progress([*_missing_blocks(part, existing)], store, bar)
+                write_chunks([*_missing_blocks(part, existing)], store, bar)
     return [write.node.path for _, write in as_bytes], objects
 
 

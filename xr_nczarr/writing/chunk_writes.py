@@ -156,18 +156,6 @@ def aligned_blocks(sizes: Sequence[int], offset: int, cell: int) -> tuple[int, .
 
 
 def write_chunks(
-    writes: Sequence[ArrayWrite], store: Store, *, progress: bool, concurrent: bool
-) -> None:
-    """Write the values of arrays, and show a progress bar if `progress` is True.
-
-    See `write_with_progress` for `concurrent`.
-    """
-    if writes:
-        with Progress(progress, sum(write.data.nbytes for write in writes)) as bar:
-            write_with_progress(writes, store, bar, concurrent=concurrent)
-
-
-def write_with_progress(
     writes: Sequence[ArrayWrite], store: Store, progress: Progress, *, concurrent: bool = False
 ) -> None:
     """Write NumPy arrays one after another, and all dask arrays in one dask graph.
@@ -198,7 +186,7 @@ def write_later(writes: Sequence[ArrayWrite], store: Store) -> Delayed:
     """Return a dask object that writes dask arrays when it is computed.
 
     By then, another writer may have extended the stored arrays. The values that it appended are
-    kept; see `write_with_progress`.
+    kept; see `write_chunks`.
     """
     import dask
 

@@ -46,6 +46,7 @@ from xr_nczarr.hierarchy import (
     open_journal,
     refresh_consolidated,
 )
+from xr_nczarr.progress import Progress
 from xr_nczarr.storage import WRITER_LOCK, Store, is_file_manager_file
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks, write_later
 from xr_nczarr.writing.write_options import WriteOptions
@@ -200,7 +201,9 @@ class Transaction:
 
         def write_values(work: Store) -> Any:
             concurrent = options.mode == "r+" or not options.compute  # usually without a lock
-            write_chunks(now, work, progress=options.progress, concurrent=concurrent)
+            total = sum(write.data.nbytes for write in now)
+            with Progress(options.progress and bool(now), total) as bar:
+                write_chunks(now, work, bar, concurrent=concurrent)
             return None if options.compute else write_later(late, self.store)
 
         try:
