@@ -45,7 +45,7 @@ from xr_nczarr.cli.main import main
 from xr_nczarr.copying import dataset_input, inputs, transfer
 from xr_nczarr.errors import ConflictError, RefusedError
 from xr_nczarr.storage import RemoteStore
-from xr_nczarr.writing import lazy_sources
+from xr_nczarr.writing import source_blocks
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_requested_codecs_do_not_apply_to_scalars(tmp_path: Path, codecs: Any) -
 def _peaks_of_copying(source: Path, sizes: list[int]) -> list[int]:
     xr_nczarr.copy(source, {}, chunks={"t": 2})  # imports the modules that copying needs
     # One chunk, because each thread of older dask holds a block.
-    lazy_sources._BLOCK_BYTES = 160 * 200 * 4
+    source_blocks._BLOCK_BYTES = 160 * 200 * 4
     peaks = []
     for transfer._MAX_REARRANGED_BYTES in sizes:
         target = source.parent / str(len(peaks))
@@ -381,7 +381,7 @@ def test_rechunking_in_parts_decodes_each_chunk_once_per_part(
     encoding = {"v": {"chunks": (8, 128, 128), "zlib": True, "complevel": 1}}
     xr_nczarr.to_nczarr(xr.Dataset({"v": (("t", "y", "x"), values)}), source, encoding=encoding)
     monkeypatch.setattr(transfer, "_MAX_REARRANGED_BYTES", values.nbytes // 4)
-    monkeypatch.setattr(lazy_sources, "_BLOCK_BYTES", values.nbytes // 4)
+    monkeypatch.setattr(source_blocks, "_BLOCK_BYTES", values.nbytes // 4)
     xr_nczarr.copy(source, target, chunks={"t": 64, "y": 16, "x": 16})
     assert decoded == [(8, 128, 128)] * 8 * 4
     np.testing.assert_array_equal(xr.open_dataset(target, engine="nczarr").v, values)
@@ -389,7 +389,7 @@ def test_rechunking_in_parts_decodes_each_chunk_once_per_part(
 
 def test_interrupted_rechunking_in_parts_can_be_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transfer, "_MAX_REARRANGED_BYTES", 100)
-    monkeypatch.setattr(lazy_sources, "_BLOCK_BYTES", 80)
+    monkeypatch.setattr(source_blocks, "_BLOCK_BYTES", 80)
     source: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, encoding={"a": {"chunks": (2, 5)}})
     changed = {"chunks": {"t": 4, "x": 3}}

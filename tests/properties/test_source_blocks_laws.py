@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xr_nczarr
-from xr_nczarr.writing import lazy_sources
+from xr_nczarr.writing import source_blocks
 
 SIZES = st.integers(1, 12)
 
@@ -36,11 +36,11 @@ def test_blocks_of_lazy_selection_end_at_chunk_boundaries(data):
     xr_nczarr.to_nczarr(xr.Dataset({"v": (("y", "x"), values)}), store, encoding=encoding)
     whole = xr.open_dataset(store, engine="nczarr").v.variable
     chosen = whole.isel(y=selection[0], x=selection[1])
-    before, lazy_sources._BLOCK_BYTES = lazy_sources._BLOCK_BYTES, limit
+    before, source_blocks._BLOCK_BYTES = source_blocks._BLOCK_BYTES, limit
     try:
-        lengths = lazy_sources.source_blocks(chosen)
+        lengths = source_blocks.source_blocks(chosen)
     finally:
-        lazy_sources._BLOCK_BYTES = before
+        source_blocks._BLOCK_BYTES = before
     assert tuple(map(sum, lengths)) == chosen.shape
     boxes = []
     for item, selector, cell, size in zip(lengths, selection, chunk, shape, strict=True):

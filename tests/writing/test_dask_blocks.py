@@ -14,7 +14,7 @@ from tests.reading import peak_memory, read
 from tests.writes import example
 from xr_nczarr import ConflictError, to_nczarr
 from xr_nczarr.storage import LocalStore
-from xr_nczarr.writing import lazy_sources
+from xr_nczarr.writing import source_blocks
 from xr_nczarr.writing.chunk_writes import aligned_blocks
 
 # Parallel -----------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def test_strings_and_times_are_written_block_by_block(path, how, convert, lazy, 
 
     dask 2024.12 needs 1 MB more for the graph than dask 2026.8 does.
     """
-    monkeypatch.setattr(lazy_sources, "_BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(source_blocks, "_BLOCK_BYTES", 1 << 16)
     count, block = (20_000, 500) if convert is texts else (160_000, 4_000)
     dtype = object if convert is texts else "M8[ns]"
     numbers = dask.array.arange(count, chunks=block)

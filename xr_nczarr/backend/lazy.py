@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from xarray.backends import BackendArray
 from xarray.core import indexing
+from xarray.core.utils import NDArrayMixin
 
 from xr_nczarr.backend.times import as_declared, decode_dates
 from xr_nczarr.chunks import ChunkedArray, Convert
@@ -296,3 +298,22 @@ def decoder_errors_as_metadata(store: str, variable: str) -> Iterator[None]:
             store=store,
             variable=variable,
         ) from error
+
+
+def unwrapped(data: Any) -> tuple[Any, Selection | None]:
+    """Return the array inside xarray's wrappers, and the selection that the wrappers apply to it.
+
+    The selection is None if the wrappers do not index the array, or if they index it pointwise.
+    """
+    selecting: Any = None
+    wrappers = indexing.ExplicitlyIndexed | NDArrayMixin
+    while isinstance(data, wrappers) and not isinstance(data, BackendArray):
+        # The outermost selection is the complete one, because xarray merges successive selections.
+        if selecting is None and (isinstance(data, SelectedArray) or hasattr(data, "key")):
+            selecting = data
+        data = getattr(data, "source" if isinstance(data, SelectedArray) else "array", None)
+    if isinstance(selecting, SelectedArray):
+        return data, selecting.selection
+    if isinstance(getattr(selecting, "key", None), indexing.BasicIndexer | indexing.OuterIndexer):
+        return data, select_all(selecting.array.shape).orthogonal(selecting.key.tuple)
+    return data, None

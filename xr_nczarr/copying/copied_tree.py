@@ -25,7 +25,8 @@ from xr_nczarr.netcdf.attributes import is_fill_value, unlisted_strings
 from xr_nczarr.netcdf.fixed_width import measured_width
 from xr_nczarr.netcdf.types import default_fill
 from xr_nczarr.writing.builder import Tree
-from xr_nczarr.writing.lazy_sources import complete_array, in_chunks
+from xr_nczarr.writing.lazy_sources import complete_array
+from xr_nczarr.writing.source_blocks import in_chunks
 
 _OBJECT = np.dtype(object)
 _MASKED = {True: "biufcSUO", False: "biufc"}

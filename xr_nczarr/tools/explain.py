@@ -269,8 +269,8 @@ def _xarray_sources(datasets: Mapping[str, Dataset]) -> _Sources:
 
 
 def _select_lazy(source: _Source, indexers: Indexers) -> _Selected:
-    from xr_nczarr.backend.lazy import LazyArray, UnreadableArray
-    from xr_nczarr.writing.lazy_sources import chunked_values, unwrapped
+    from xr_nczarr.backend.lazy import LazyArray, UnreadableArray, unwrapped
+    from xr_nczarr.writing.lazy_sources import chunked_values
 
     _, variable = source
     data = variable._data

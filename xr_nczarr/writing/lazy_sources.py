@@ -1,36 +1,26 @@
-"""Find the arrays inside lazily opened variables, and read these variables block by block.
+"""Find the arrays from which the lazy variables of a write are read.
 
-While a variable is written, only the blocks that are about to be stored are in memory. Each source
-chunk is decoded once.
+A write must not change an array from which it still reads. A variable that is already in the store
+and has not been changed need not be written.
 """
 
 from __future__ import annotations
 
-import math
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from xarray import DataArray, Dataset, Variable
-from xarray.backends import BackendArray
-from xarray.coding.strings import is_unicode_dtype
-from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, OuterIndexer
-from xarray.core.utils import NDArrayMixin
+from xarray.core.indexing import ExplicitlyIndexed
 
-from xr_nczarr.backend.lazy import LazyArray, SelectedArray
-from xr_nczarr.chunks.selection import Selection, select_all
-from xr_nczarr.encoding.blockwise import OPENED
-from xr_nczarr.errors import ErrorContext, UnsupportedError
-
-_MAX_WHOLE_BYTES = 1 << 20
-_BLOCK_BYTES = 4 << 20
-_MAX_CHUNKS = 100_000_000  # along one dimension
-_NOMINAL_BYTES = 64  # assumed size of a Python object
-_TEXT_KINDS = "OSUT"  # kinds of dtypes
-
-_Lengths = npt.NDArray[np.int64]
+from xr_nczarr.backend.lazy import LazyArray, unwrapped
+from xr_nczarr.backend.reader import StoredGroup
+from xr_nczarr.chunks.selection import select_all
+from xr_nczarr.dataset import OpenedStore
+from xr_nczarr.encoding.stored_variables import decode_stored, has_same_decoding
+from xr_nczarr.errors import RefusedError
+from xr_nczarr.netcdf import Group
+from xr_nczarr.storage import Store
+from xr_nczarr.writing.write_request import WriteRequest
 
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
@@ -46,6 +36,38 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
             items += parts
         elif isinstance(array := unwrapped(item)[0], LazyArray):
             yield array
+
+
+def _parts(item: Any) -> Any:
+    """Return the parts of a container, xarray object, dask object or task.
+
+    Return None for any other item.
+    """
+    if isinstance(item, tuple | list):
+        return item
+    if isinstance(item, dict):  # also the tasks that `dask.optimize` combines into one
+        return item.values()
+    if isinstance(item, Dataset):
+        return item.variables.values()
+    if isinstance(item, DataArray | Variable):
+        return [item._data if isinstance(item, Variable) else item.variable._data]
+    if hasattr(item, "dask"):
+        return [_tasks(layer) for layer in item.dask.layers.values()]
+    if isinstance(arguments := getattr(item, "args", None), tuple):
+        return [arguments, getattr(item, "kwargs", None)]
+    return [item.value] if hasattr(item, "value") else None  # a literal in a dask graph
+
+
+def _tasks(layer: Any) -> Any:
+    """Return the tasks of a dask layer.
+
+    A blockwise layer creates its tasks later. For such a layer, return its task template and its
+    literals.
+    """
+    if hasattr(layer, "mapping"):
+        return list(layer.mapping.values())
+    literals = [value for value, index in getattr(layer, "indices", ()) if index is None]
+    return [getattr(layer, "task", None), literals]
 
 
 def chunked_values(data: Any) -> Any:
@@ -86,268 +108,109 @@ def complete_array(data: Any) -> LazyArray | None:
     return array if sliced and selection == select_all(array.shape) else None
 
 
-def unwrapped(data: Any) -> tuple[Any, Selection | None]:
-    """Return the array inside xarray's wrappers, and the selection that the wrappers apply to it.
+def _sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
+    """Map the name of each lazy variable to the paths of its source arrays in `store`.
 
-    The selection is None if the wrappers do not index the array, or if they index it pointwise.
+    Variables that are not read from `store` are omitted.
     """
-    selecting: Any = None
-    while isinstance(data, ExplicitlyIndexed | NDArrayMixin) and not isinstance(data, BackendArray):
-        # The outermost selection is the complete one, because xarray merges successive selections.
-        if selecting is None and (isinstance(data, SelectedArray) or hasattr(data, "key")):
-            selecting = data
-        data = getattr(data, "source" if isinstance(data, SelectedArray) else "array", None)
-    if isinstance(selecting, SelectedArray):
-        return data, selecting.selection
-    if isinstance(getattr(selecting, "key", None), BasicIndexer | OuterIndexer):
-        return data, select_all(selecting.array.shape).orthogonal(selecting.key.tuple)
-    return data, None
+    sources: dict[str, set[str]] = {}
+    for name, variable in dataset.variables.items():
+        for lazy in dict.fromkeys(lazy_arrays(variable._data)):
+            if store.is_same(lazy.stored.store):
+                sources.setdefault(str(name), set()).add(lazy.stored.node.path)
+    return sources
 
 
-def _parts(item: Any) -> Any:
-    """Return the parts of a container, xarray object, dask object or task.
-
-    Return None for any other item.
-    """
-    if isinstance(item, tuple | list):
-        return item
-    if isinstance(item, dict):  # also the tasks that `dask.optimize` combines into one
-        return item.values()
-    if isinstance(item, Dataset):
-        return item.variables.values()
-    if isinstance(item, DataArray | Variable):
-        return [item._data if isinstance(item, Variable) else item.variable._data]
-    if hasattr(item, "dask"):
-        return [_tasks(layer) for layer in item.dask.layers.values()]
-    if isinstance(arguments := getattr(item, "args", None), tuple):
-        return [arguments, getattr(item, "kwargs", None)]
-    return [item.value] if hasattr(item, "value") else None  # a literal in a dask graph
+def check_sources_outside(store: Store, datasets: Iterable[Dataset]) -> None:
+    """Raise RefusedError if a lazy variable is read from `store`, which will be replaced."""
+    for dataset in datasets:
+        for name, paths in _sources_in(dataset, store).items():
+            raise _reading_error(store, name, min(paths))
 
 
-def _tasks(layer: Any) -> Any:
-    """Return the tasks of a dask layer.
-
-    A blockwise layer creates its tasks later. For such a layer, return its task template and its
-    literals.
-    """
-    if hasattr(layer, "mapping"):
-        return list(layer.mapping.values())
-    literals = [value for value, index in getattr(layer, "indices", ()) if index is None]
-    return [getattr(layer, "task", None), literals]
-
-
-def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Dataset:
-    """Return a dataset with dask arrays in place of large, lazily opened variables.
-
-    A write then reads these variables block by block. Some variables are left unchanged:
-
-    - variables of at most 1 MiB,
-    - times whose encoded units might differ from block to block,
-    - variables of Python objects other than strings and times.
-
-    0-d dask arrays of strings or Python objects are loaded. Otherwise, dask would convert their
-    only block to a scalar, and bytes would lose their trailing NULs.
-    """
-    blocks = {
-        name: _in_blocks(variable, str(name)).data
-        for name, variable in dataset.variables.items()
-        if not variable._in_memory
-        and not hasattr(variable._data, "dask")
-        and variable.size * _itemsize(variable) > _MAX_WHOLE_BYTES
-        and (
-            variable.dtype.kind in "biufcS"
-            or is_unicode_dtype(variable.dtype)
-            or _has_uniform_units(variable, encoding.get(str(name), variable.encoding))
-        )
-    }
-    blocks |= {
-        name: np.array(variable.to_numpy(), variable.dtype)
-        for name, variable in dataset.variables.items()
-        if not variable.dims
-        and variable.dtype.kind in _TEXT_KINDS
-        and hasattr(variable._data, "dask")
-    }
-    if blocks:
-        dataset = dataset.copy()
-        for name, data in blocks.items():  # assign() would create indexes for these variables
-            dataset.variables[name].data = data
-    return dataset
-
-
-def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
-    """Convert a lazily indexed array to a dask array, or a 0-d string array to a NumPy array.
-
-    Parameters
-    ----------
-    chunks
-        For each dimension, one length for all stored chunks, or a sequence of chunk lengths.
-    name
-        Name of the variable, which becomes part of the dask array's name.
-    """
-    dims = [f"dimension {axis}" for axis in range(len(values.shape))]
-    sizes = dict(zip(dims, chunks, strict=True))
-    stored = Variable(dims, values, encoding={"preferred_chunks": sizes})
-    if not dims and stored.dtype.kind in _TEXT_KINDS:
-        return np.array(stored.to_numpy(), stored.dtype)
-    return _in_blocks(stored, name).data
-
-
-def _has_uniform_units(variable: Variable, encoding: Mapping[str, Any]) -> bool:
-    """Return whether an array of times is certain to be encoded with the same units in every block.
-
-    This is the case if the encoding specifies both the units and the dtype. For NumPy times, it is
-    also the case if the encoding specifies neither: xarray then derives both from the resolution of
-    the times, which is the same in all blocks.
-    """
-    requested = {"units", "dtype"} & encoding.keys()
-    return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
-
-
-def _in_blocks(variable: Variable, name: str) -> Variable:
-    with ErrorContext(variable=name):
-        blocks: Any = source_blocks(variable)
-    return variable.chunk(blocks, name=f"{OPENED}{name}-{secrets.token_hex(8)}")
-
-
-def _itemsize(variable: Variable) -> int:
-    return _NOMINAL_BYTES if variable.dtype.hasobject else variable.dtype.itemsize
-
-
-def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
-    """Choose the blocks for reading a variable, and return their lengths along each dimension.
-
-    Blocks are aligned with the stored chunks, even if the variable is a slice of the stored array.
-    Small chunks are merged into blocks of up to 4 MiB, unless their values are Python objects.
-    Large chunks are split into blocks of up to 4 MiB if parts of a chunk can be read separately. If
-    the chunks are unknown, the whole variable is divided into blocks of up to 4 MiB.
-
-    Raises
-    ------
-    UnsupportedError
-        If the variable has too many chunks or blocks along one dimension.
-    """
-    array, selection = unwrapped(variable._data)
-    lengths = _selected_lengths(variable, array, selection)
-    has_chunks = lengths is not None or "preferred_chunks" in variable.encoding
-    if lengths is None:
-        preferred = variable.encoding.get("preferred_chunks") or {}
-        sizes = zip(variable.dims, variable.shape, strict=True)  # a dimension can be repeated
-        lengths = [
-            np.diff(_chunk_ends(preferred.get(dim), size, range(size)), prepend=0)
-            for dim, size in sizes
-        ]
-    itemsize = _itemsize(variable)
-    raw = isinstance(array, LazyArray) and not array.stored.node.shards and array.stored.codec.raw
-    if raw or not has_chunks:
-        lengths = _split_large(lengths, itemsize)
-    if variable.dtype.hasobject and has_chunks:
-        return tuple(tuple(axis.tolist()) for axis in lengths)
-    return _merge_small(lengths, itemsize)
-
-
-def _selected_lengths(
-    variable: Variable, array: Any, selection: Selection | None
-) -> list[_Lengths] | None:
-    """Count the selected positions in each stored chunk, for each dimension of a variable.
-
-    The result contains one array of counts for each dimension. `array` and `selection` are the
-    results of `unwrapped`. Return None if the counts are unknown, for example after pointwise
-    indexing.
-    """
-    preferred = variable.encoding.get("preferred_chunks") or {}
-    if selection is None or len(preferred) != len(selection.selectors):
-        return None
-    lengths: dict[int, _Lengths] = {}
-    dimensions = zip(
-        selection.selectors, selection.axes, preferred.values(), array.shape, strict=True
+def _reading_error(store: Store, name: str, path: str) -> RefusedError:
+    """Return the error for a lazy variable whose source array would be overwritten."""
+    return RefusedError(
+        f"the variable reads its values from {path}, which this write would overwrite",
+        remedy="Load the variable first with .load(), or write to another store",
+        store=store.name,
+        variable=name,
     )
-    for selector, axes, chunks, size in dimensions:
-        if len(axes) > 1 or (axes and axes[0] in lengths):
-            return None
-        if axes:
-            lengths[axes[0]] = _run_lengths(selector, _chunk_ends(chunks, size, _span(selector)))
-    # Decoding joins characters into strings, so the variable lacks the character dimension.
-    by_axis = [lengths.get(axis) for axis in range(variable.ndim)]
-    selected = [item for item in by_axis if item is not None]
-    return selected if tuple(int(item.sum()) for item in selected) == variable.shape else None
 
 
-def _span(selected: Any) -> range:
-    """Return the smallest range that contains all selected positions."""
-    if not len(selected):
-        return range(0)
-    if isinstance(selected, range):
-        selected = selected[0], selected[-1]
-    return range(int(np.min(selected)), int(np.max(selected)) + 1)
+def find_unchanged(
+    request: WriteRequest, opened: OpenedStore, kept: Collection[str]
+) -> set[tuple[str, str]]:
+    """Return the group path and name of each variable that has not changed since it was opened.
 
-
-def _chunk_ends(chunks: Any, size: int, span: range) -> _Lengths:
-    """Return the end positions of the chunks along a dimension of `size` elements.
-
-    `chunks` is a single length shared by all chunks, a sequence with one length per chunk, or None
-    for a single chunk. The result may omit chunks that lie outside of `span`.
+    Such a variable need not be written, because its values are already in the target array.
+    The result is empty for appends, region writes and remote stores.
     """
-    if isinstance(chunks, Sequence):
-        ends = np.cumsum(chunks)
-    else:
-        step = int(size if chunks is None else chunks) or 1
-        first, stop = span.start // step, -(-span.stop // step)
-        _check_count(stop - first)
-        ends = np.arange(first + 1, stop + 1) * step
-    within: _Lengths = np.minimum(ends, size)
-    return within
+    unchanged: set[tuple[str, str]] = set()
+    # Remote stores are skipped, because the same URL can name different stores at different
+    # endpoints.
+    options, remote = request.options, opened.store.remote
+    if options.append_dim is not None or options.region is not None or remote:
+        return unchanged
+    for group_request in request.groups:
+        if group_request.path not in kept:
+            continue
+        group = opened.group(group_request.path)
+        own = [
+            name
+            for name, target in group.variables.items()
+            if name in group_request.dataset.variables
+            and (array := complete_array(group_request.dataset.variables[name]._data)) is not None
+            and array.stored.node.path == target.path
+            and array.stored.store.is_same(opened.store)
+        ]
+        stored = stored_variables(opened, group, group_request.dataset[own]) if own else {}
+        for name in own:
+            new, old = group_request.dataset.variables[name], stored[name]
+            same = (new.dims, new.shape) == (old.dims, old.shape)
+            if same and has_same_decoding(new, old):
+                unchanged.add((group_request.path, name))
+    return unchanged
 
 
-def _check_count(count: int) -> None:
-    """Raise UnsupportedError if a dimension has more than 100 million chunks or blocks."""
-    if count > _MAX_CHUNKS:
-        raise UnsupportedError(
-            f"the variable has {count:,} chunks or blocks along one dimension, too many to read "
-            f"one by one; the maximum is {_MAX_CHUNKS:,}",
-            remedy="Select part of the dimension",
-        )
+def check_sources_unchanged(
+    request: WriteRequest,
+    opened: OpenedStore,
+    kept: Collection[str],
+    replaced: Collection[str],
+    unchanged: Collection[tuple[str, str]],
+) -> None:
+    """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
-
-def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Split the selected elements at chunk boundaries, and return the lengths of the parts.
-
-    `selected` contains the selected positions along a dimension, and `ends` contains the end
-    positions of the chunks along that dimension. For example, if the chunks end at 4 and 8, the
-    positions 2 to 6 are split into parts of lengths 2 and 3.
+    Appending leaves stored values unchanged. A variable may therefore be read from an array to
+    which another variable is appended. However, it may not be read from the array to which it is
+    itself appended.
     """
-    if not isinstance(selected, range):
-        numbers = np.searchsorted(ends, selected, side="right")
-        changes = np.flatnonzero(np.diff(numbers)) + 1
-        return np.diff([0, *changes, len(selected)])
-    ascending = selected if selected.step > 0 else selected[::-1]
-    reached = -((ascending.start - ends) // ascending.step)
-    reached = reached.clip(0, len(ascending))
-    lengths = np.diff(np.unique(np.concatenate(([0], reached, [len(ascending)]))))
-    lengths = lengths if len(ascending) else np.zeros(1, np.int64)
-    return lengths if selected.step > 0 else lengths[::-1]
+    dim, changed = request.options.append_dim, replaced
+    written = {
+        (group_request.path, name): target.path
+        for group_request in request.groups
+        if group_request.path in kept
+        for name, target in opened.group(group_request.path).variables.items()
+        if name in group_request.dataset.variables
+        and (dim is None or dim in group_request.dataset.variables[name].dims)
+        and (group_request.path, name) not in unchanged
+    }
+    if dim is None:
+        changed = {*changed, *written.values()}
+    for group_request in request.groups:
+        for name, sources in _sources_in(group_request.dataset, opened.store).items():
+            for path in sources & {*changed, written.get((group_request.path, name), "")}:
+                raise _reading_error(opened.store, name, path)
 
 
-def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
-    """Split chunks that exceed the maximum block size, preferably along the leading axes."""
-    box = [int(axis.max()) for axis in lengths]
-    for axis, length in enumerate(box):
-        box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
-        box[axis] = min(length, box[axis])
-        _check_count(-(-int(lengths[axis].sum()) // max(1, box[axis])))
-    return [
-        np.array([min(step, size - at) for size in axis.tolist() for at in range(0, size, step)])
-        if step < axis.max()
-        else axis
-        for axis, step in zip(lengths, box, strict=True)
-    ]
+def stored_variables(opened: OpenedStore, group: Group, dataset: Dataset) -> dict[str, Variable]:
+    """Return those variables of a stored group that `dataset` also contains, decoded by xarray.
 
-
-def _merge_small(lengths: Sequence[_Lengths], itemsize: int) -> tuple[tuple[int, ...], ...]:
-    """Merge adjacent chunks into blocks that fit the size limit, starting with the last axis."""
-    size = math.prod(int(axis.max()) for axis in lengths) * itemsize
-    blocks = []
-    for axis in reversed(lengths):
-        count = max(1, min(len(axis), _BLOCK_BYTES // max(1, size)))
-        size *= count
-        blocks.append(tuple(np.add.reduceat(axis, range(0, len(axis), count)).tolist()))
-    return tuple(reversed(blocks))
+    If a variable is unreadable, raise the error that explains why.
+    """
+    variables = StoredGroup(opened, group, None).variables
+    for name in map(str, dataset.variables):
+        if name in variables and (error := group.variables[name].error) is not None:
+            raise error
+    return decode_stored(variables, dataset)

@@ -30,7 +30,7 @@ from xr_nczarr.netcdf.annotate import attribute_changes, dimension_changes, list
 from xr_nczarr.netcdf.annotations import BY_DIALECT, is_universal
 from xr_nczarr.writing.builder import Tree, check_names, tree_within
 from xr_nczarr.writing.chunk_writes import ArrayWrite
-from xr_nczarr.writing.own_sources import (
+from xr_nczarr.writing.lazy_sources import (
     check_sources_unchanged,
     find_unchanged,
     stored_variables,

@@ -11,8 +11,8 @@ from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import ErrorContext
 from xr_nczarr.storage import Access
 from xr_nczarr.writing.builder import plan_creation
+from xr_nczarr.writing.lazy_sources import check_sources_outside
 from xr_nczarr.writing.modification import plan_modification
-from xr_nczarr.writing.own_sources import check_sources_outside
 from xr_nczarr.writing.transaction import Transaction
 from xr_nczarr.writing.write_options import (
     UnlimitedDims,

@@ -17,7 +17,7 @@ from xr_nczarr.encoding.encoding_keys import check_encoding
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.model import child_path, group_path, is_within
 from xr_nczarr.netcdf import Layout
-from xr_nczarr.writing.lazy_sources import in_blocks
+from xr_nczarr.writing.source_blocks import in_blocks
 from xr_nczarr.writing.write_options import WriteOptions
 
 _NUMBERS = "biufcmM"  # kinds of dtypes
