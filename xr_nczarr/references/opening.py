@@ -9,12 +9,14 @@ from dataclasses import replace
 
 from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, UnsupportedError
 from xr_nczarr.hierarchy import is_record_document
+from xr_nczarr.model import Limits
 from xr_nczarr.references.document import ReferenceDocument
 from xr_nczarr.references.parquet import parse_parquet_references
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.recognition import has_reference_options, is_parquet
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
+from xr_nczarr.references.targets import Targets
 from xr_nczarr.storage import Access, LocalStore, Location, Store, parse_target
 from xr_nczarr.storage.open_store import open_url
 from xr_nczarr.storage.url import local_path, mask, split_name, split_query
@@ -128,16 +130,15 @@ def open_record_set(
     ReferenceSetError
         If the document does not have kerchunk's layout.
     """
-    options = ReferenceOptions.of(access).at(location)
-    return _record_set(store, location.url or None, document, options)
-
-
-def _record_set(
-    store: Store, url: str | None, document: bytes, options: ReferenceOptions
-) -> ReferenceStore:
     with ErrorContext(store=store.name):
-        references = parse_parquet_references(document, store.fetch, options.access.limits)
-        record_set = ReferenceStore(references, options.targets(url), store.name)
+        targets = ReferenceOptions.of(access).at(location).targets(location.url or None)
+    return _record_set(store, document, targets, access.limits)
+
+
+def _record_set(store: Store, document: bytes, targets: Targets, limits: Limits) -> ReferenceStore:
+    with ErrorContext(store=store.name):
+        references = parse_parquet_references(document, store.fetch, limits)
+    record_set = ReferenceStore(references, targets, store.name)
     record_set.consolidated = True
     return record_set
 
@@ -181,7 +182,7 @@ def _open_records(url: str, options: ReferenceOptions) -> ReferenceStore:
     document = record_document(store)
     if document is None:
         raise NotFoundError("the reference set does not exist")
-    return _record_set(store, url, document, options)
+    return _record_set(store, document, options.targets(url), options.access.limits)
 
 
 def record_document(store: Store) -> bytes | None:
