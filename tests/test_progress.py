@@ -22,10 +22,7 @@ def store():
     return objects
 
 
-@pytest.mark.parametrize("kind", ["tqdm", "plain"])
-def test_progress_shows_percentage_and_rate(kind, capsys, monkeypatch):
-    if kind == "plain":
-        monkeypatch.setitem(sys.modules, "tqdm", None)
+def test_progress_shows_percentage_and_rate(capsys):
     with Progress(True, 2_000_000) as progress:
         progress.advance(500_000)
         progress.advance(1_500_000)
@@ -34,15 +31,20 @@ def test_progress_shows_percentage_and_rate(kind, capsys, monkeypatch):
     assert "B/s" in shown
 
 
-@pytest.mark.parametrize("kind", ["tqdm", "plain"])
-def test_progress_without_total_shows_count(kind, capsys, monkeypatch):
-    if kind == "plain":
-        monkeypatch.setitem(sys.modules, "tqdm", None)
+def test_progress_without_total_shows_count(capsys):
     with Progress(True, None, " keys") as progress:
         assert [*progress.count("abc")] == ["a", "b", "c"]
     shown = capsys.readouterr().err.rstrip("\n").rpartition("\r")[2]
     assert "3 keys" in shown
     assert "%" not in shown
+
+
+def test_missing_tqdm_warns_instead_of_showing_progress(store, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    with pytest.warns(UserWarning, match="tqdm is not installed"):
+        xr_nczarr.copy(store, tmp_path / "copy", progress=True)
+    assert capsys.readouterr().err == ""
+    assert read(tmp_path / "copy").equals(read(store))
 
 
 def test_progress_of_failed_operation_does_not_reach_100_percent(capsys):

@@ -1,12 +1,9 @@
-"""Show progress bars on standard error during long operations.
-
-If tqdm is installed, it draws the bar, even in notebooks. Otherwise, the bar is a line of text.
-"""
+"""Show progress bars of long operations with tqdm, in terminals and notebooks."""
 
 from __future__ import annotations
 
 import sys
-import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib.util import find_spec
@@ -14,7 +11,6 @@ from typing import Any, Self, TypeVar
 
 from xr_nczarr.locks import ProcessLock
 
-_SECONDS_BETWEEN_LINES = 0.1
 _T = TypeVar("_T")
 
 
@@ -106,46 +102,17 @@ class _RemoteProgress:
 
 
 def _bar(total: int | None, unit: str) -> Any:
-    """Create a tqdm progress bar or, if tqdm is not installed, a `_PlainBar`."""
+    """Create a tqdm progress bar, or warn and return None if tqdm is not installed."""
     if find_spec("tqdm") is None:
-        return _PlainBar(total, unit)
-    import warnings
-
+        warnings.warn(
+            "no progress bar is shown, because tqdm is not installed "
+            "(pip install xr-nczarr[progress])",
+            stacklevel=2,
+        )
+        return None
     from tqdm import TqdmWarning
     from tqdm.auto import tqdm
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TqdmWarning)  # issued in notebooks without ipywidgets
         return tqdm(total=total, unit=unit, unit_scale=unit == "B", dynamic_ncols=True)
-
-
-class _PlainBar:
-    """A line of text that shows the amount done, the rate and, if known, the time left."""
-
-    def __init__(self, total: int | None, unit: str) -> None:
-        self.total, self.unit, self.n = total, unit, 0
-        self._begin = time.monotonic()
-        self._shown = float("-inf")
-
-    def update(self, count: int) -> None:
-        """Advance by `count`, and redraw the line unless it was drawn less than 0.1 seconds ago."""
-        self.n += count
-        if time.monotonic() - self._shown >= _SECONDS_BETWEEN_LINES:
-            self._show()
-
-    def close(self) -> None:
-        self._show()
-        sys.stderr.write("\n")
-
-    def _show(self) -> None:
-        self._shown = time.monotonic()
-        rate = self.n / max(self._shown - self._begin, 1e-9)
-        amounts = [self.n, round(rate)]
-        parts = [byte_text(n) if self.unit == "B" else f"{n:,}{self.unit}" for n in amounts]
-        parts[1] += "/s"
-        if self.total:
-            left = round((self.total - self.n) / rate) if rate else 0
-            parts.insert(0, f"{self.n / self.total:4.0%}")
-            parts.append(f"{left // 60}:{left % 60:02} left")
-        sys.stderr.write(f"\r{', '.join(parts):<60}")
-        sys.stderr.flush()

@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
 from xr_nczarr.errors import unknown
@@ -166,7 +167,7 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
     """Call a function, passing the parsed arguments whose names match its parameters.
 
     If the function has a `progress` parameter, progress is shown only if standard error is a
-    terminal and ``--quiet`` was not passed.
+    terminal, tqdm is installed, and ``--quiet`` was not passed.
 
     Raises
     ------
@@ -182,7 +183,8 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
         if name.endswith("_options"):
             _check_storage_options(name, arguments[name])
     if "progress" in names:
-        arguments["progress"] = sys.stderr.isatty() and not getattr(parsed, "quiet", False)
+        shown = sys.stderr.isatty() and find_spec("tqdm") is not None
+        arguments["progress"] = shown and not getattr(parsed, "quiet", False)
     return function(**arguments)
 
 
