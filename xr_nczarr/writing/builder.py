@@ -50,8 +50,8 @@ class Tree:
     groups
         Paths of the new groups.
     dropped
-        Descriptions of the variables whose inherited codecs could not be used. Each description
-        consists of the path of the variable and the reason in parentheses.
+        Paths of the variables whose inherited codecs could not be used, each followed by the reason
+        in parentheses.
     """
 
     layout: Layout
@@ -83,10 +83,8 @@ class Tree:
     def check_single_array(self, path: str, count: int, attributes: Mapping[str, Any]) -> None:
         """Raise UnsupportedError if the Zarr version cannot store the group at `path`.
 
-        A store of Zarr version 1 is a single array. It can represent only a root group that has
-        exactly one variable and no attributes.
-
-        `count` is the number of variables in the group, and `attributes` are the group attributes.
+        Zarr version 1 can store only a root group with exactly one variable and no attributes.
+        `count` is the number of variables in the group.
         """
         if not self.layout.zarr.has_groups and (count != 1 or path != "/" or attributes):
             raise UnsupportedError(
@@ -199,10 +197,10 @@ class Tree:
                         yield f"{name} of {holder.path} ({type(value).__name__} as {kind})"
 
     def dimension(self, group: Group, name: str, size: int, unlimited: bool) -> Dimension:
-        """Return the dimension with this name and size that a group defines or inherits.
+        """Return the dimension with this name and size, and create it in the group if necessary.
 
-        If there is no such dimension, create it in the group. The new dimension hides any inherited
-        dimension that has the same name but a different size.
+        A dimension that the group inherits is returned if its size matches. Otherwise, the new
+        dimension hides it.
 
         Raises
         ------
@@ -229,9 +227,8 @@ class Tree:
 def tree_within(opened: OpenedStore, requested: Layout) -> Tree:
     """Return an initial tree for additions to an existing store.
 
-    The tree has the Zarr version and the dialect of the store. However, if the dialect of the store
-    is ``nczarr-preview``, the additions have the dialect ``nczarr``. All other properties of the
-    layout are taken from `requested`.
+    The layout is `requested`, with the Zarr version and the dialect of the store. If the dialect of
+    the store is ``nczarr-preview``, the additions have the dialect ``nczarr``.
     """
     hierarchy, root, dialect = opened.hierarchy, _skeleton(opened.root), opened.root.dialect
     if dialect == "nczarr-preview":

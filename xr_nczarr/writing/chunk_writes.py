@@ -63,21 +63,17 @@ class ArrayWrite:
     def stores_fill_chunks(self) -> bool:
         """Whether to store chunks that contain only the fill value.
 
-        This is necessary for fixed-width bytes and big-endian numbers, unless the fill value is
-        empty or zero. If a chunk of these types is missing, netCDF-C returns wrong values: it does
-        not decode Base64 fill values, and it returns big-endian fill values in the wrong byte
-        order.
+        True for fixed-width bytes and big-endian numbers, unless the fill value is empty or zero.
         """
+        # If such a chunk is missing, netCDF-C returns wrong values: it does not decode Base64 fill
+        # values, and it returns big-endian fill values in the wrong byte order.
         dtype = self.node.dtype
         return dtype.str[:2] in ("|S", ">i", ">u", ">f") and bool(self.node.fill_value)
 
     @property
     def deferrable(self) -> bool:
-        """Whether the data can be computed later.
-
-        This is the case if the caller passed the data as a dask array. Dask arrays that this
-        package created to read opened variables cannot be computed later.
-        """
+        """Whether the data is a dask array that the caller passed, and can be computed later."""
+        # The caller did not pass the dask arrays that this package creates for opened variables.
         return hasattr(self.data, "dask") and not opened_lazily(self.data)
 
     @property
@@ -88,7 +84,7 @@ class ArrayWrite:
     def aligned(self) -> ArrayWrite:
         """Return this write, rechunked so that no two dask blocks write to the same chunk or shard.
 
-        If no rechunking is needed, return this write itself; see `aligned_chunks`.
+        If no rechunking is needed, return this write itself.
 
         Raises
         ------
@@ -99,11 +95,10 @@ class ArrayWrite:
         return self if chunks is None else replace(self, data=self.data.rechunk(chunks))
 
     def aligned_chunks(self) -> tuple[tuple[int, ...], ...] | None:
-        """Return the dask chunks that `aligned` needs, or None if no rechunking is needed.
+        """Return dask chunks with which no two blocks write to the same stored chunk or shard.
 
-        With these chunks, no two blocks write to the same chunk or shard. Along each dimension, a
-        block grows by less than the length of one chunk or shard. No rechunking is needed if the
-        data already has such chunks, is empty, is a scalar, or is not a dask array.
+        Return None if the data already has such chunks, is empty, is a scalar, or is not a dask
+        array. Along each dimension, a block grows by less than the length of one chunk or shard.
 
         Raises
         ------
@@ -185,8 +180,7 @@ def write_chunks(
 def write_later(writes: Sequence[ArrayWrite], store: Store) -> Delayed:
     """Return a dask object that writes dask arrays when it is computed.
 
-    By then, another writer may have extended the stored arrays. The values that it appended are
-    kept; see `write_chunks`.
+    Values that another writer appends before then are kept.
     """
     import dask
 
@@ -200,9 +194,9 @@ def write_later(writes: Sequence[ArrayWrite], store: Store) -> Delayed:
 def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keywords: Any) -> Any:
     """Assign the values of each write to its region of the corresponding target.
 
-    NumPy arrays are assigned one by one. Then all dask arrays are stored in one dask graph. Return
-    None if there are no dask arrays. Otherwise, return the result of `dask.array.store`, to which
-    `keywords` are passed.
+    NumPy arrays are assigned one by one. Then `dask.array.store` stores all dask arrays in one dask
+    graph. Return the result of this call, or None if there are no dask arrays. `keywords` are
+    passed to `dask.array.store`.
     """
     lazy = []
     for write, target in zip(writes, targets, strict=True):
@@ -221,17 +215,14 @@ def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keyword
 def flush(store: Store, *_: Any) -> None:
     """Flush all written objects to disk.
 
-    The other arguments are ignored. If they include the results of dask tasks that write chunks,
-    dask calls this function only after these tasks are done.
+    The remaining arguments are ignored. If they contain results of dask tasks, dask flushes the
+    objects after these tasks.
     """
     store.flush()
 
 
 class _BlockTarget:
-    """The target to which the blocks of one write are assigned.
-
-    It is pickled if dask sends it to worker processes.
-    """
+    """The target to which the blocks of one write are assigned."""
 
     def __init__(
         self,
@@ -255,12 +246,10 @@ class _BlockTarget:
         self.token = uuid.uuid4().hex
 
     def __dask_tokenize__(self) -> str:
-        """Return a token that is unique to each write, even if writes have the same data.
-
-        A cluster remembers a failed task as long as something refers to its exception. If a
-        repeated write had the same token, dask would immediately raise that exception instead of
-        rerunning the task.
-        """
+        """Return a token that is unique to each write, even if writes have the same data."""
+        # A cluster remembers a failed task as long as something refers to its exception. If a
+        # repeated write had the same token, dask would raise that exception again, instead of
+        # rerunning the task.
         return self.token
 
     def __setitem__(self, selection: Region, values: Any) -> None:
@@ -284,11 +273,8 @@ class _BlockTarget:
 def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """Convert a computed block to the dtype that its dask array declares.
 
-    Raises
-    ------
-    ConflictError
-        If the block does not have the declared shape, or contains values that the dtype cannot
-        represent. Floats may be rounded, but must not overflow.
+    Raise ConflictError if the block does not have the declared shape, or if the dtype cannot
+    represent its values. Floats may be rounded.
     """
     if block.shape != shape:
         raise ConflictError(
@@ -322,9 +308,8 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 class Uploads(InFlight):
     """The background jobs of one write, which encode and store its chunks in a thread pool.
 
-    If dask runs a write in worker processes, each process has one copy of this object, which all
-    tasks of the write share. A copy has no thread pool, because a pool cannot be pickled. In worker
-    processes, each chunk is stored by the thread that computes it.
+    Unpickled copies have no thread pool. In a worker process, all tasks of a write share one copy,
+    and each chunk is stored by the thread that computes it.
 
     Parameters
     ----------
@@ -332,8 +317,7 @@ class Uploads(InFlight):
         Number of objects to encode and store concurrently. If 1, there is no pool, and the threads
         that compute the values also store them.
     token
-        The identifier of the write, which the copies in other processes share. If it is empty, a
-        new identifier is created.
+        Identifier of the write, which its copies share. If empty, a new identifier is created.
     """
 
     _copying: ClassVar[ProcessLock] = ProcessLock()
@@ -363,10 +347,11 @@ class Uploads(InFlight):
         return self._pool is not None
 
     def submit(self, work: Callable[[_Argument], None], argument: _Argument, size: int) -> None:
-        """Run ``work(argument)`` in the background. The job needs `size` bytes of memory.
+        """Run ``work(argument)`` in the background.
 
-        First wait until the job and all pending jobs together fit in the memory limit, or until no
-        job is pending. If an earlier job has failed, raise its error instead.
+        `size` is the number of bytes of memory that the job needs. Wait until this memory is
+        available, or until no job is pending. If an earlier job has failed, raise its error
+        instead.
         """
         assert self._pool is not None
         size = max(size, _MIN_JOB_BYTES)
@@ -422,9 +407,6 @@ class Uploads(InFlight):
 
 @lru_cache(_MAX_COPIES)
 def _shared_copy(token: str) -> Uploads:
-    """Return the `Uploads` instance that all tasks of a write share in this process.
-
-    `token` identifies the write. The instance stays in the cache after the write ends, because
-    some tasks may be unpickled later.
-    """
+    """Return the `Uploads` instance that all tasks of a write share in this process."""
+    # The instance stays in the cache after the write, because tasks may be unpickled later.
     return Uploads(token=token)

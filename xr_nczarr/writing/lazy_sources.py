@@ -39,10 +39,7 @@ def lazy_arrays(data: Any) -> Iterator[LazyArray]:
 
 
 def _parts(item: Any) -> Any:
-    """Return the parts of a container, xarray object, dask object or task.
-
-    Return None for any other item.
-    """
+    """Return the items of a container, xarray object or dask object, or None for other objects."""
     if isinstance(item, tuple | list):
         return item
     if isinstance(item, dict):  # also the tasks that `dask.optimize` combines into one
@@ -59,11 +56,7 @@ def _parts(item: Any) -> Any:
 
 
 def _tasks(layer: Any) -> Any:
-    """Return the tasks of a dask layer.
-
-    A blockwise layer creates its tasks later. For such a layer, return its task template and its
-    literals.
-    """
+    """Return the tasks of a dask layer, or the task template and literals of a blockwise layer."""
     if hasattr(layer, "mapping"):
         return list(layer.mapping.values())
     literals = [value for value, index in getattr(layer, "indices", ()) if index is None]
@@ -73,8 +66,8 @@ def _tasks(layer: Any) -> Any:
 def chunked_values(data: Any) -> Any:
     """Return the lazily indexed array from which a dask array was created, or None.
 
-    The result is None if the dask graph does more than divide the array into chunks, or if another
-    engine opened the array.
+    The result is None if another engine opened the array, or if the dask graph does more than
+    divide the array into chunks.
     """
     layers, original = data.dask.layers, f"original-{data.name}"
     if not layers.keys() <= {data.name, original}:
@@ -92,10 +85,10 @@ def chunked_values(data: Any) -> Any:
 
 
 def complete_array(data: Any) -> LazyArray | None:
-    """Return the lazy array from which all values of a variable are read, or None.
+    """Return the lazy array from which `data` was created, or None if the values were changed.
 
-    The array must be the only source of the data, and the data must contain every value of the
-    array, in the original order. The values may be decoded, and may be divided into dask blocks.
+    Selecting or reordering values is a change. Decoding them, or dividing them into dask blocks, is
+    not.
     """
     if hasattr(data, "dask"):
         # Require the layer that from_array adds for an array. Without it, the array could be one of
@@ -109,9 +102,9 @@ def complete_array(data: Any) -> LazyArray | None:
 
 
 def _sources_in(dataset: Dataset, store: Store) -> dict[str, set[str]]:
-    """Map the name of each lazy variable to the paths of its source arrays in `store`.
+    """Return the paths of the arrays in `store` that each lazy variable reads, by variable name.
 
-    Variables that are not read from `store` are omitted.
+    Variables that do not read from `store` are omitted.
     """
     sources: dict[str, set[str]] = {}
     for name, variable in dataset.variables.items():
@@ -182,9 +175,8 @@ def check_sources_unchanged(
 ) -> None:
     """Raise RefusedError if a lazy variable is read from an array that the write changes.
 
-    Appending leaves stored values unchanged. A variable may therefore be read from an array to
-    which another variable is appended. However, it may not be read from the array to which it is
-    itself appended.
+    A variable that is appended must not be read from its own target array. It can be read from the
+    target arrays of other variables, because an append does not change stored values.
     """
     dim, changed = request.options.append_dim, replaced
     written = {
@@ -205,9 +197,12 @@ def check_sources_unchanged(
 
 
 def stored_variables(opened: OpenedStore, group: Group, dataset: Dataset) -> dict[str, Variable]:
-    """Return those variables of a stored group that `dataset` also contains, decoded by xarray.
+    """Return the stored variables of a group that `dataset` also contains, decoded by xarray.
 
-    If a variable is unreadable, raise the error that explains why.
+    Raises
+    ------
+    NczarrError
+        If one of these variables is unreadable.
     """
     variables = StoredGroup(opened, group, None).variables
     for name in map(str, dataset.variables):

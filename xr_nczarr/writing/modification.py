@@ -100,8 +100,7 @@ class _Planner:
     Attributes
     ----------
     plan
-        The plan so far: the values to write, and the checks to make just before writing. `run`
-        completes the plan.
+        The plan under construction.
     replaced
         Paths of the stored nodes that mode ``"w"`` replaces: a group and all nodes inside it.
     kept
@@ -109,8 +108,7 @@ class _Planner:
     grown
         The dimensions that an append extends, with their new sizes, keyed by path.
     widened
-        The fixed-width string arrays that are too narrow for the new strings. Each item is a tuple
-        of the stored node and a wider copy of that node.
+        Pairs of a stored node and a wider copy, for string arrays that are too narrow.
     """
 
     request: WriteRequest
@@ -132,10 +130,7 @@ class _Planner:
         return self._finish()
 
     def _check_can_add(self, new: Collection[str]) -> None:
-        """Raise ConflictError if there is something to add, but the store is a single array.
-
-        `new` contains the names of the variables, groups or attributes to add.
-        """
+        """Raise ConflictError if the store is a single array, unless `new` is empty."""
         root = self.opened.hierarchy.nodes["/"]
         if new and not (self.tree.layout.zarr.has_groups and isinstance(root, GroupNode)):
             raise ConflictError(
@@ -145,11 +140,7 @@ class _Planner:
             )
 
     def _check_absent(self, path: str) -> None:
-        """Check that a new group, and any parents to be created with it, do not exist yet.
-
-        If one of these groups exists, raise ExistsError. If one of them is unreadable, raise the
-        error that explains why.
-        """
+        """Raise an error if a new group, or a new parent of it, exists or is unreadable."""
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:
             if isinstance(node := nodes.get(path), BrokenNode) and path not in self.replaced:
@@ -216,11 +207,7 @@ class _Planner:
     ) -> list[str]:
         """Return the names of the variables that the dataset adds to a stored group.
 
-        Raises
-        ------
-        ConflictError
-            If the mode does not allow new variables, if a new variable has the name of a stored
-            group, or if the caller passed an encoding for a stored variable.
+        Raise ConflictError if they cannot be added, or if `encoding` contains a stored variable.
         """
         for name in encoding:
             if name in stored:
@@ -249,21 +236,17 @@ class _Planner:
         self,
         group: Group,
         dataset: Dataset,
-        new: Collection[str],
+        added: Collection[str],
         stored: Mapping[str, Variable],
         dim: str,
     ) -> None:
-        """Raise ConflictError if a group cannot be extended along `dim`.
-
-        The appended coordinate values are checked later, just before anything is written. `new`
-        contains the names of the variables that the dataset adds to the group.
-        """
+        """Raise ConflictError if a group cannot be extended along `dim`."""
         visible = self.opened.visible_dimensions(group.path)
         if dim not in visible:
             raise ConflictError(
                 f"append_dim={dim!r} does not match any existing dataset dimensions {list(visible)}"
             )
-        strays = [name for name in new if dim in dataset[name].dims]
+        strays = [name for name in added if dim in dataset[name].dims]
         if strays:
             raise ConflictError(
                 f"the new variables {strays} lack values for the {visible[dim].size} elements "
@@ -279,6 +262,7 @@ class _Planner:
             node = group.variables[dim].node
             assert node is not None
             size, object_size = visible[dim].size, node.object_shape[0]
+            # The coordinate values are checked just before anything is written.
             self.plan.checks.append(
                 partial(check_coordinate, dim, coordinate, dataset[dim].variable, size, object_size)
             )
@@ -292,14 +276,7 @@ class _Planner:
     ) -> None:
         """Add the new values of a stored variable to the plan.
 
-        Parameters
-        ----------
-        target
-            The stored variable in the netCDF data model.
-        new, stored
-            The new and the stored variable, decoded by xarray.
-        region
-            Maps dimensions to the slices to write. All other dimensions are written in full.
+        `new` and `stored` are decoded. Dimensions that are not in `region` are written in full.
         """
         dim, name, node = self.options.append_dim, target.name, target.node
         assert node is not None
@@ -417,13 +394,7 @@ class _Planner:
                 yield from listing_changes(node, arrays, groups)
 
     def _check_all_appended(self) -> None:
-        """Check that the append includes every stored variable that has an extended dimension.
-
-        Raises
-        ------
-        ConflictError
-            If the dataset lacks the append dimension or one of these variables.
-        """
+        """Raise ConflictError if an append does not extend every variable along its dimension."""
         if self.options.append_dim is not None and not self.grown:
             raise ConflictError(
                 f"no variable in the dataset has the dimension {self.options.append_dim!r}",

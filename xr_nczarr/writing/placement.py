@@ -36,7 +36,7 @@ def resolve_region(
     Parameters
     ----------
     stored
-        Maps names to the decoded variables of the stored group.
+        The decoded variables of the stored group, by name.
 
     Raises
     ------
@@ -127,10 +127,9 @@ def slices_to_write(
     region: Mapping[str, slice],
     append_dim: str | None,
 ) -> dict[str, slice]:
-    """Return, for each dimension, the slice of the stored array to write.
+    """Return the slice of the stored array to write along each dimension, in elements.
 
-    The bounds of the slices are in elements, not in chunks. The order of the dimensions may differ
-    between the new and the stored variable.
+    The order of the dimensions may differ between the new and the stored variable.
 
     Raises
     ------
@@ -196,17 +195,13 @@ def check_within_array(node: ArrayNode, region: Region) -> None:
 
 
 def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
-    """Check that no values are stored beyond the end of an array that an append would extend.
+    """Raise ConflictError if chunks contain values beyond the end of an array.
 
-    If an array is shorter than an unlimited dimension, the elements between its end and the end of
-    the dimension are read as fill values. An append would make these elements part of the array.
-
-    Raises
-    ------
-    ConflictError
-        If the stored chunks contain a value other than the fill value beyond the end of the array.
+    Fill values are accepted. An append would make all other values part of the array.
     """
     assert target.node is not None
+    # An array can be shorter than its unlimited dimension. The missing elements are read as fill
+    # values, even if chunks contain other values.
     node = replace(target.readable_node, stored_shape=())
     array, whole = ChunkedArray(node, store), [slice(0, size) for size in node.shape]
     for axis, first in enumerate(target.node.shape):
@@ -264,11 +259,11 @@ def check_coordinate(
 ) -> None:
     """Raise ConflictError if appended coordinate values repeat or precede stored values.
 
-    The new values are compared only with the values in the last few stored objects. The cost of an
-    append therefore does not depend on the length of the coordinate.
+    Only the last few stored objects are compared. The cost of an append therefore does not depend
+    on the length of the coordinate.
 
-    The order is checked only if these objects contain at least two values, which are increasing
-    numbers or times. In this case, each new value must be greater than the last stored value.
+    The order is checked only if these objects contain at least two values, and the values are
+    increasing numbers or times.
 
     Parameters
     ----------

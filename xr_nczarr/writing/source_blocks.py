@@ -38,8 +38,7 @@ def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Da
     - times whose encoded units might differ from block to block,
     - variables of Python objects other than strings and times.
 
-    0-d dask arrays of strings or Python objects are loaded. Otherwise, dask would convert their
-    only block to a scalar, and bytes would lose their trailing NULs.
+    0-d dask arrays of strings or Python objects are loaded.
     """
     blocks = {
         name: _in_blocks(variable, str(name)).data
@@ -53,6 +52,7 @@ def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Da
             or _has_uniform_units(variable, encoding.get(str(name), variable.encoding))
         )
     }
+    # dask would convert the only block to a scalar, and bytes would lose their trailing NULs.
     blocks |= {
         name: np.array(variable.to_numpy(), variable.dtype)
         for name, variable in dataset.variables.items()
@@ -68,7 +68,9 @@ def in_blocks(dataset: Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> Da
 
 
 def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
-    """Convert a lazily indexed array to a dask array, or a 0-d string array to a NumPy array.
+    """Convert a lazily indexed array to a dask array.
+
+    A 0-d array of strings or Python objects is converted to a NumPy array instead.
 
     Parameters
     ----------
@@ -86,12 +88,9 @@ def in_chunks(values: Any, chunks: Sequence[Any], name: str) -> Any:
 
 
 def _has_uniform_units(variable: Variable, encoding: Mapping[str, Any]) -> bool:
-    """Return whether an array of times is certain to be encoded with the same units in every block.
-
-    This is the case if the encoding specifies both the units and the dtype. For NumPy times, it is
-    also the case if the encoding specifies neither: xarray then derives both from the resolution of
-    the times, which is the same in all blocks.
-    """
+    """Return whether the times in all blocks are certain to be encoded with the same units."""
+    # If neither key is set, xarray derives both from the resolution of NumPy times, which is the
+    # same in all blocks.
     requested = {"units", "dtype"} & encoding.keys()
     return len(requested) == 2 or (not requested and variable.dtype.kind in "mM")
 
@@ -107,12 +106,12 @@ def _itemsize(variable: Variable) -> int:
 
 
 def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
-    """Choose the blocks for reading a variable, and return their lengths along each dimension.
+    """Return the dask chunks in which to read a variable.
 
-    Blocks are aligned with the stored chunks, even if the variable is a slice of the stored array.
+    They are aligned with the stored chunks, even if the variable is a slice of the stored array.
     Small chunks are merged into blocks of up to 4 MiB, unless their values are Python objects.
     Large chunks are split into blocks of up to 4 MiB if parts of a chunk can be read separately. If
-    the chunks are unknown, the whole variable is divided into blocks of up to 4 MiB.
+    the stored chunks are unknown, the whole variable is divided into blocks of up to 4 MiB.
 
     Raises
     ------
@@ -120,7 +119,7 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
         If the variable has too many chunks or blocks along one dimension.
     """
     array, selection = unwrapped(variable._data)
-    lengths = _selected_lengths(variable, array, selection)
+    lengths = _stored_lengths(variable, array, selection)
     has_chunks = lengths is not None or "preferred_chunks" in variable.encoding
     if lengths is None:
         preferred = variable.encoding.get("preferred_chunks") or {}
@@ -138,15 +137,10 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
     return _merge_small(lengths, itemsize)
 
 
-def _selected_lengths(
+def _stored_lengths(
     variable: Variable, array: Any, selection: Selection | None
 ) -> list[_Lengths] | None:
-    """Count the selected positions in each stored chunk, for each dimension of a variable.
-
-    The result contains one array of counts for each dimension. `array` and `selection` are the
-    results of `unwrapped`. Return None if the counts are unknown, for example after pointwise
-    indexing.
-    """
+    """Return dask chunks that match the stored chunks of a variable, or None if unknown."""
     preferred = variable.encoding.get("preferred_chunks") or {}
     if selection is None or len(preferred) != len(selection.selectors):
         return None
@@ -177,8 +171,8 @@ def _span(selected: Any) -> range:
 def _chunk_ends(chunks: Any, size: int, span: range) -> _Lengths:
     """Return the end positions of the chunks along a dimension of `size` elements.
 
-    `chunks` is a single length shared by all chunks, a sequence with one length per chunk, or None
-    for a single chunk. The result may omit chunks that lie outside of `span`.
+    `chunks` is one length for all chunks, one length per chunk, or None for a single chunk. Chunks
+    outside of `span` may be omitted.
     """
     if isinstance(chunks, Sequence):
         ends = np.cumsum(chunks)
@@ -201,19 +195,14 @@ def _check_count(count: int) -> None:
         )
 
 
-def _run_lengths(selected: Any, ends: _Lengths) -> _Lengths:
-    """Split the selected elements at chunk boundaries, and return the lengths of the parts.
-
-    `selected` contains the selected positions along a dimension, and `ends` contains the end
-    positions of the chunks along that dimension. For example, if the chunks end at 4 and 8, the
-    positions 2 to 6 are split into parts of lengths 2 and 3.
-    """
+def _run_lengths(selected: Any, chunk_ends: _Lengths) -> _Lengths:
+    """Split selected positions at chunk boundaries, and return the lengths of the parts."""
     if not isinstance(selected, range):
-        numbers = np.searchsorted(ends, selected, side="right")
+        numbers = np.searchsorted(chunk_ends, selected, side="right")
         changes = np.flatnonzero(np.diff(numbers)) + 1
         return np.diff([0, *changes, len(selected)])
     ascending = selected if selected.step > 0 else selected[::-1]
-    reached = -((ascending.start - ends) // ascending.step)
+    reached = -((ascending.start - chunk_ends) // ascending.step)
     reached = reached.clip(0, len(ascending))
     lengths = np.diff(np.unique(np.concatenate(([0], reached, [len(ascending)]))))
     lengths = lengths if len(ascending) else np.zeros(1, np.int64)

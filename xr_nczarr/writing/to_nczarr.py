@@ -134,15 +134,15 @@ def to_nczarr(
         in Zarr v2, and any consolidated metadata of an existing store is updated.
     append_dim
         Dimension to append along. All variables with this dimension must be in both the dataset and
-        the store. If any other variable is in both, its new and stored values must be equal, unless
-        `mode` is ``"a-"``.
+        the store. Other variables that are in both must have the same values, unless `mode` is
+        ``"a-"``.
     region
         Mapping from dimensions to the slices of existing variables to overwrite. If a slice or the
         whole mapping is ``"auto"``, slices are determined by comparing coordinates. A region cannot
         be combined with `append_dim`.
     safe_chunks
-        Whether to merge dask blocks that share a stored chunk. If True, an error is also raised if
-        a region partially covers stored chunks of a remote store, where chunks cannot be locked.
+        Whether to merge dask blocks that share a stored chunk. In remote stores, where chunks
+        cannot be locked, True also rejects regions that partially cover stored chunks.
     zarr_format
         ``1`` (for a single array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its
         version.
@@ -164,7 +164,7 @@ def to_nczarr(
         Whether the new coordinate values along `append_dim` may repeat, overlap or precede the
         stored ones.
     overwrite
-        Whether ``mode="w"`` may replace a target that is not a store, and whether any write may
+        Whether ``mode="w"`` may replace a target that is not a store. True also makes any write
         ignore the lock that a killed writer left behind in an object store. A write that replaces
         the whole store always ignores such a lock.
 

@@ -67,10 +67,9 @@ class Transaction:
         The store to change, and the content that was read from it. When the transaction writes or
         removes documents, it updates the documents cached in `target`.
     applied
-        Maps array paths to the regions that an interrupted append wrote. A region consists of the
-        start and the exclusive end along each dimension. The mapping is empty unless `roll_back`
-        finds an append that was interrupted after it had written all its chunks and documents. In
-        this case, the append's journal is kept until `execute` removes it.
+        Maps array paths to the regions of an append that was interrupted after it had written all
+        its chunks and documents. Empty if there is no such append. `roll_back` finds these regions,
+        and `execute` removes the append's journal.
     """
 
     def __init__(self, store: Store) -> None:
@@ -97,13 +96,11 @@ class Transaction:
         ----------
         owner
             Function that returns a string identifying the owner of the lock. When a killed writer
-            is rerun, it recognizes its own lock by this string. Because the function may have to
-            hash large arrays, it is called only for object stores, where the lock of a killed
-            writer remains.
+            is rerun, it recognizes its own lock by this string. The function is called only for
+            object stores, where the lock of a killed writer remains.
         locking
-            Whether to take the lock. A region write needs the lock only if it replaces the store,
-            as with ``atomic=True``. An empty local directory is replaced atomically at the end, so
-            it is locked only if `locking` is ``"always"``.
+            Whether to take the lock. An empty local directory is locked only if `locking` is
+            ``"always"``, because it is replaced atomically at the end.
         force
             Whether to take over the lock of another writer.
 
@@ -117,7 +114,7 @@ class Transaction:
             if locking == "always" or (locking and not is_empty(store)):
                 lock = store.lock("")
         elif store.shared and locking:
-            lock = _lock_object(store, owner, force=force)
+            lock = _lock_object(store, owner, force=force)  # `owner` may hash large arrays
         with lock:
             yield cls(store)
 
@@ -219,13 +216,8 @@ class Transaction:
     def _without_applied(self, plan: WritePlan) -> WritePlan:
         """Return `plan`, or an empty plan if an interrupted append has already carried it out.
 
-        `self.applied` must contain the regions of the interrupted append. Whichever plan is
-        returned, the journal of this append is removed from the store.
-
-        Raises
-        ------
-        ConflictError
-            If `plan` repeats the append, but also makes other changes.
+        The append's journal is removed. Raise ConflictError if `plan` repeats the append, but also
+        makes other changes.
         """
         repeated = plan.first is None and _is_applied(self.store, self.applied, plan.writes)
         if repeated and not plan.only_appends:
@@ -249,7 +241,7 @@ class Transaction:
         Parameters
         ----------
         write_values
-            Function that takes a store as its argument, and writes the plan's chunks to this store.
+            Function that writes the plan's chunks to the store that is passed to it.
         staged
             Whether to replace a local store atomically. Zip files are always replaced atomically.
             Remote stores are never replaced atomically.
@@ -263,10 +255,7 @@ class Transaction:
 
     @contextmanager
     def _workspace(self, plan: WritePlan, *, staged: bool) -> Iterator[Store]:
-        """Yield the store to write to: the target, or a staging store that later replaces it.
-
-        A staging store contains the objects of the target, unless the plan creates a new store.
-        """
+        """Yield the store to write to: the target, or a staging store that later replaces it."""
         if self.is_staged(staged):
             with self.store.atomic_replacement(empty=plan.new, exclusive=plan.exclusive) as staging:
                 yield staging
@@ -277,7 +266,7 @@ class Transaction:
     def is_staged(self, requested: bool) -> bool:
         """Return whether a write uses a staging store, which replaces the target when complete.
 
-        `requested` has the same meaning as the parameter `staged` of `commit`.
+        `requested` is the argument `staged` of `commit`.
         """
         return self.store.single_file or (requested and self.store.replaceable)
 
@@ -335,11 +324,7 @@ class Transaction:
         return result
 
     def _journal(self, plan: WritePlan, work: Store) -> Journal | None:
-        """Return the journal of a plan, or None if the plan needs no journal.
-
-        A change to a single document needs no journal, because it is atomic. An append always needs
-        a journal, which records the regions of the append.
-        """
+        """Return the journal of a plan, or None if the plan needs no journal."""
         if work is not self.store or plan.new:
             return None
         appended = {write.node.path: write.bounds for write in plan.writes if write.appended}
@@ -349,6 +334,7 @@ class Transaction:
             **dict.fromkeys(plan.removed_documents),
         }
         after = {**plan.chunks, **documents}
+        # A change to a single document is atomic. The journal of an append records its regions.
         if len(after) < 2 and not appended:
             return None
         before = [*work.fetch(list(plan.chunks)), *self.target.read(list(documents))]
@@ -372,17 +358,11 @@ class Transaction:
 
 @contextmanager
 def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
-    """Create a lock object in the store, and remove it at the end of the ``with`` block.
+    """Keep a lock object in the store during the ``with`` block.
 
-    If the writer is killed, the lock object remains. It can then be taken over by a rerun of the
-    same write or, if `force` is true, by any write.
-
-    Raises
-    ------
-    ConflictError
-        If the store contains the lock object of another writer, and `force` is false. Also raised
-        if several attempts to create the lock object fail.
+    Raise ConflictError if another writer holds the lock and `force` is false.
     """
+    # If the writer is killed, the lock object remains. A rerun recognizes it by the mark.
     mark = f"{owner()} ".encode()
     lock = mark + secrets.token_hex(8).encode()
     for _ in range(_MAX_TRIES):
@@ -432,16 +412,12 @@ def _is_applied(store: Store, appended: Regions, writes: Sequence[ArrayWrite]) -
 
 
 def _is_written(store: Store, bounds: list[list[int]], write: ArrayWrite) -> bool:
-    """Return whether the region `bounds` already contains exactly the values of `write`.
-
-    Values other than Python objects are compared bit for bit. To limit memory use, one row of
-    chunks is compared at a time.
-    """
+    """Return whether the region `bounds` already contains exactly the values of `write`."""
     if [stop - start for start, stop in bounds] != [stop - start for start, stop in write.bounds]:
         return False
     (first, last), *other_bounds = bounds
     array, length = ChunkedArray(write.node, store), write.node.object_shape[0]
-    for start in range(first, last, length):
+    for start in range(first, last, length):  # one row of chunks at a time, to limit memory use
         stop = min(start + length, last)
         stored = array.read([slice(start, stop), *(slice(*pair) for pair in other_bounds)])
         new = np.asarray(write.data[start - first : stop - first])

@@ -30,13 +30,11 @@ _MAX_JOURNAL_BYTES = 48 << 20
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
     """Return a copy of a fixed-width string node that has a width of at least `width` bytes.
 
-    The width is at least doubled, so that a series of appends with ever longer strings does not
-    rewrite the array each time. In Zarr version 3, fixed-width strings are stored as raw bytes, so
-    the node has a void dtype.
+    The width is at least doubled, so that appends of ever longer strings seldom rewrite the array.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
-    if isinstance(fill, np.void):
+    if isinstance(fill, np.void):  # Zarr version 3 stores fixed-width strings as raw bytes
         fill = np.void(fill.tobytes().ljust(width, b"\0"))
     return replace(node, dtype=dtype, fill_value=fill, type_name=None)
 

@@ -20,7 +20,7 @@ UnlimitedDims = Iterable[Hashable] | Mapping[str, Iterable[Hashable]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """The arguments with which the caller of `to_nczarr` controls how data is written."""
+    """The arguments of `to_nczarr` that control how data is written."""
 
     mode: WriteMode = "a"
     append_dim: str | None = None

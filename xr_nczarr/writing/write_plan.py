@@ -44,9 +44,9 @@ class WritePlan:
         Functions that check appended coordinate values against stored values, called just before
         anything is written.
     mark
-        Content of the marker, an object that marks a new store as unfinished. The content allows a
-        rerun of the same write to recognize the store. Until the old objects have been removed, or
-        if `mark` is None, the marker contains ``{}`` instead.
+        Content of the marker, an object that marks a new store as unfinished. A rerun of the same
+        write recognizes the store by this content. The marker contains ``{}`` if `mark` is None,
+        and until the old objects have been removed.
     resumed
         Whether the target already contains the marker and some of the chunks, because an earlier
         run was interrupted.
@@ -70,9 +70,8 @@ class WritePlan:
     def removed_documents(self) -> list[str]:
         """The keys of the removed documents whose content must be saved in the journal.
 
-        In the Zarr v3 draft, a group exists as long as it contains any document. While the
-        documents of a group are removed one by one, a reader could therefore open the group with
-        only some of its arrays. The journal prevents this. In Zarr v2 and v3, where each group has
-        a document of its own, the list is empty.
+        The list is empty in Zarr v2 and v3.
         """
+        # In the Zarr v3 draft, a group exists as long as it contains any document. While they are
+        # removed one by one, readers could open the group with only some of its arrays.
         return [key for key in self.removed if self.zarr.implies_groups and key[-1] != "/"]

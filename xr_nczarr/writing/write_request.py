@@ -123,7 +123,7 @@ def normalize(
         _check_groups(obj, "encoding", encoding)
         _check_unlimited(obj, unlimited)
         if isinstance(unlimited, Mapping):
-            unlimited = _with_owners(obj, unlimited)
+            unlimited = _with_defining_groups(obj, unlimited)
         parts = [
             (
                 base if node is obj else child_path(base, path),
@@ -159,10 +159,7 @@ def normalize(
 
 
 def _check_groups(tree: DataTree, argument: str, by_group: Mapping[str, Any]) -> None:
-    """Raise ValueError if a key of `by_group` is not the path of a group in the tree.
-
-    `argument` is the name of the checked argument, for use in the message.
-    """
+    """Raise ValueError if a key of `by_group` is not the path of a group in the tree."""
     unknown_paths = by_group.keys() - {node.path for node in tree.subtree}
     if unknown_paths:
         raise ValueError(
@@ -186,28 +183,19 @@ def _check_unlimited(tree: DataTree, unlimited: Any) -> None:
             )
 
 
-def _with_owners(tree: DataTree, unlimited: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `unlimited` that also lists each dimension for its owner.
-
-    `unlimited` maps group paths to names of unlimited dimensions, and so does the copy. If a
-    dimension is listed for a group, its owner is that group or a group above it: the topmost group
-    that has a dimension of this name.
-
-    For example, suppose that `unlimited` lists ``time`` for ``/a/b``. If ``/a`` also has a
-    dimension ``time``, and ``/`` does not, the copy lists ``time`` for both ``/a/b`` and ``/a``.
-
-    An owner that is not a key of `unlimited` is added to the copy. The unlimited dimensions in the
-    owner's encoding are then listed too.
-    """
+def _with_defining_groups(tree: DataTree, unlimited: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of `unlimited` that also lists each dimension for the group that defines it."""
     requested = dict(unlimited)
     for node in tree.subtree:
         for name in _names(unlimited.get(node.path)):
+            # The topmost group that has a dimension of this name defines it.
             owner = next(
                 group
                 for group in tree.subtree
                 if name in group.dims and is_within(node.path, group.path)
             )
             own = requested.get(owner.path)
+            # Without a key in `unlimited`, the encoding of a group would determine its dimensions.
             declared = owner.encoding.get("unlimited_dims") if own is None else own
             requested[owner.path] = {name, *_names(declared)}
     return requested
@@ -218,15 +206,7 @@ def _names(dimensions: Iterable[str] | str | None) -> set[str]:
 
 
 def _check_variables(path: str, dataset: Dataset) -> None:
-    """Check that xarray can encode each variable and its ``coordinates`` attribute.
-
-    Raises
-    ------
-    UnsupportedError
-        If a variable has a pandas extension type.
-    ConflictError
-        If a ``coordinates`` attribute is not text.
-    """
+    """Raise an error for pandas dtypes and for ``coordinates`` attributes that are not text."""
     for name, variable in dataset.variables.items():
         if not isinstance(variable.dtype, np.dtype):
             raise UnsupportedError(
@@ -262,9 +242,9 @@ def unlimited_dimensions(
 ) -> set[str]:
     """Return the names of a dataset's unlimited dimensions.
 
-    If `requested` is None, the names are taken from the dataset's encoding, which is set when a
-    store is opened. Names that are not dimensions of the dataset are omitted. If `required` is
-    true, a warning is issued for names in the encoding that are omitted.
+    If `requested` is None, the names are taken from the dataset's encoding. Names that are not
+    dimensions of the dataset are omitted. If `required` is true, a warning is issued for omitted
+    names in the encoding.
 
     Raises
     ------

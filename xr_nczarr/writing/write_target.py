@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 class WriteTarget:
     """A store that a write creates or changes, with the content that was read before the write.
 
-    The root is listed only once, to find out whether there is a store, a journal, or an object that
-    marks a new store as unfinished. Each document is read only once, and then cached.
+    The root is listed only once, and each document is read only once.
 
     Attributes
     ----------
@@ -175,8 +174,7 @@ def check_removable(store: Store) -> None:
 def check_no_documents(opened: OpenedStore, paths: Sequence[str]) -> None:
     """Raise ExistsError if the store already contains a group at any of `paths`.
 
-    Call this function only for groups that the hierarchy in `opened` does not contain. Such groups
-    may nevertheless exist in the store, because the hierarchy omits a group if one of its parents
+    The hierarchy in `opened` must not contain these paths. It omits groups if one of their parents
     has no metadata document.
     """
     zarr = opened.hierarchy.zarr
