@@ -54,8 +54,8 @@ def make_node(
 
     Returns
     -------
-    The node, a message that says how the inherited chunk shape was changed, and a message that says
-    why the inherited codecs were dropped. A message is empty if it has nothing to report.
+    The node and two messages: how the inherited chunk shape was changed, and why the inherited
+    codecs were dropped. A message is empty if it has nothing to report.
 
     Raises
     ------
@@ -126,12 +126,7 @@ def make_node(
 
 
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
-    """Return a node with a fill value that its codecs can encode.
-
-    If the codecs can encode the fill value of `node`, return `node` itself. Otherwise, return a
-    copy of the node. The fill value of the copy is the empty value of the dtype, such as 0 (see
-    `zero`).
-    """
+    """Replace a fill value that the codecs cannot encode with an empty value, such as 0."""
     try:
         check_fill(node)
     except ConflictError:
@@ -144,15 +139,14 @@ def requested_shapes(
 ) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None]:
     """Return the chunk lengths and the shards that an encoding requests.
 
-    The keys ``chunks`` and ``chunksizes`` specify the chunk lengths. When a variable is opened,
-    both keys are set to the same lengths. If the user has since changed only ``chunksizes``, the
-    lengths in ``chunksizes`` are used. Otherwise, ``chunks`` takes precedence, as in `to_zarr`. The
-    value ``chunks="auto"`` has the same meaning as no value. If neither key is set, the returned
-    chunk lengths are None.
+    Chunk lengths are requested with the key ``chunks`` or ``chunksizes``. ``chunks`` takes
+    precedence, as in `to_zarr`. However, opening a variable sets both keys to the same lengths. If
+    the user has since changed only ``chunksizes``, it takes precedence. The value ``chunks="auto"``
+    has the same meaning as no value. If no lengths are requested, None is returned in their place.
 
-    The key ``shards`` specifies the shards. If it is set, the returned shards are a dict with the
-    member ``shape`` and any other settings that the caller passed, such as ``index_location``. If
-    the key is not set, the returned shards are None.
+    Shards are requested with the key ``shards``. They are returned as a dict with the member
+    ``shape`` and any other settings, such as ``index_location``. If no shards are requested, None
+    is returned in their place.
 
     If a shape is specified as a single integer, all dimensions get this length.
 
@@ -190,30 +184,20 @@ def _adapted_shapes(
     shape: tuple[int, ...],
     growing: Sequence[bool],
 ) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None, str]:
-    """Adapt inherited chunks and shards to an array, and describe the changes.
+    """Adapt inherited chunk lengths and shards to an array, and describe the changes.
 
-    `encoding` is the encoding that was set when the variable was opened. As in `to_zarr`, the
-    shapes of chunks and shards are kept, with these exceptions:
-
-    - If the data was transposed, the lengths are reordered accordingly. The original order of the
-      dimensions is taken from ``preferred_chunks`` in `encoding`.
-    - A chunk that is longer than its dimension is shortened. However, it keeps its length if the
-      array may grow along that dimension, or if the shape of the array has not changed.
-    - The shapes are dropped if the rank has changed, if chunk lengths vary along a dimension, or if
-      the original order of the axes is unknown.
-
-    Return the adapted chunk lengths, the adapted shards, and a description of the changes. If
-    nothing changed, the description is empty.
+    The lengths are None if they cannot be adapted. The description is empty if nothing changed.
     """
     if chunks is None:
         return None, shards, ""
+    # As in `to_zarr`, inherited shapes are kept where possible.
     inherited = f"chunks {tuple(chunks)} inherited from the source"
     if any(isinstance(size, Sequence) for size in chunks):
         return None, None, f"{inherited} have varying lengths"
     if len(chunks) != len(shape):
         return None, None, f"{inherited} do not have {len(shape)} dimensions"
     _check_integers(chunks)
-    axes = _original_axes(encoding, dimensions, shape)
+    axes = _original_axes(encoding, dimensions, shape)  # the data may have been transposed
     if axes is None:
         return None, None, f"{inherited} are for a different order of axes"
     resized = not _has_original_shape(encoding, shape)
@@ -241,15 +225,11 @@ def _has_original_shape(encoding: Mapping[str, Any], shape: tuple[int, ...]) -> 
 def _original_axes(
     encoding: Mapping[str, Any], dimensions: Sequence[str], shape: Sequence[int]
 ) -> Sequence[int] | None:
-    """Return, for each dimension, the axis that it had when the variable was opened.
-
-    Return None if the original order of the axes is unknown.
-
-    Renamed dimensions are assumed to have kept their order.
-    """
+    """Return the axis that each dimension had when the variable was opened, or None if unknown."""
     rank = len(shape)
     names = [str(name) for name in encoding.get("preferred_chunks") or ()]
     if len(names) == rank == len(set(dimensions)):
+        # Renamed dimensions are assumed to have kept their order.
         renamed = iter([axis for axis, name in enumerate(names) if name not in dimensions])
         return [names.index(dim) if dim in names else next(renamed) for dim in dimensions]
     original = tuple(encoding.get("original_shape") or shape)
@@ -324,8 +304,7 @@ def shard_specs(
 ) -> tuple[ShardSpec, ...]:
     """Return the requested shards as a tuple of at most one `ShardSpec`.
 
-    The tuple is empty if no shards are requested. It is also empty if the requested shards are
-    invalid and `required` is False.
+    The tuple is empty if no shards are requested, or if invalid shards are ignored.
 
     Parameters
     ----------

@@ -17,11 +17,11 @@ _Options = ParamSpec("_Options")
 def blockwise(
     function: Callable[Concatenate[Any, np.dtype[Any], _Options], Any],
 ) -> Callable[Concatenate[Any, np.dtype[Any], _Options], Any]:
-    """Extend a function for NumPy arrays so that it also accepts dask arrays.
+    """Decorate a function for NumPy arrays so that it also accepts dask arrays.
 
-    This is a decorator. The first two parameters of the function must be the array and the dtype of
-    the result. For a dask array, the decorated function returns another dask array. The original
-    function is applied to each block when that block is computed.
+    The first two parameters of the function must be the array and the dtype of the result. A dask
+    array is converted to another dask array: the function is applied to each block when that block
+    is computed.
     """
 
     @wraps(function)
@@ -53,8 +53,5 @@ def _result(block: Any, function: Callable[[Any], int]) -> Any:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether a dask array was created by this package to read an opened variable lazily.
-
-    The result is False for any other dask array, such as an array that the caller created.
-    """
+    """Return whether this package created a dask array to read an opened variable lazily."""
     return any(str(name).startswith(OPENED) for name in data.dask.layers)

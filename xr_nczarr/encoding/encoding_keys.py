@@ -85,16 +85,16 @@ def requested_codecs(
     3. ``codecs``, which is set when a variable is opened;
     4. netCDF's flags, if ``codecs`` is not set.
 
-    If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`, so that every build
-    of netCDF-C can read them without plugins.
+    If no codec is requested, chunks are stored uncompressed, as in `to_netcdf`. Every build of
+    netCDF-C can then read them without plugins.
 
     If netCDF's flags request a compression method other than Blosc, the shuffle filter is added by
     default. It is not added if ``shuffle`` is False. In a Zarr version that has no filters, it is
     added only if ``shuffle`` is True.
 
-    If `shuffles` is False, the shuffle filter is left out. However, it is kept if a key of xarray's
-    zarr engine (item 1) requests it. Pass False for strings and variable-length items, because
-    other programs reject shuffled chunks whose size is not a multiple of the element size.
+    If `shuffles` is False, the shuffle filter is left out, unless a key of xarray's zarr engine
+    requests it. Pass False for strings and variable-length items. Other programs reject shuffled
+    chunks whose size is not a multiple of the element size.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")
@@ -120,9 +120,9 @@ def requested_codecs(
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
 
-    If the key ``endian`` is not set, a ``bytes`` codec determines the byte order. The encoding of
-    an opened big-endian variable contains a ``bytes`` codec. If the encoding contains no byte
-    order, return ``"native"``, which means that the byte order of the data is kept.
+    The key ``endian`` takes precedence over a ``bytes`` codec, which the encoding of an opened
+    big-endian variable contains. Without either, the result is ``"native"``, and the data keeps its
+    byte order.
     """
     codecs = _configurations(encoding, "serializer", "codecs")
     endian = next((codec.get("endian") for codec in codecs if codec["id"] == "bytes"), None)
@@ -181,11 +181,11 @@ def _flags_agree(encoding: Mapping[str, Any], names: Sequence[str]) -> bool:
 def _configurations(encoding: Mapping[str, Any], *keys: str) -> list[dict[str, Any]]:
     """Return the codecs that an encoding specifies under `keys`, as numcodecs configurations.
 
-    The value ``"auto"`` requests no particular codec, so it is skipped. Raise UnsupportedError if a
-    codec is specified in an unknown form.
+    Raise UnsupportedError if a codec is specified in an unknown form.
     """
     codecs: list[dict[str, Any]] = []
     for value in map(encoding.get, keys):
+        # "auto" requests no particular codec.
         if value is not None and not (isinstance(value, str) and value == "auto"):
             codecs += codec_configurations(value)
     return codecs
@@ -304,15 +304,15 @@ def codec_specs(
     """Convert numcodecs configurations to codec specifications for a Zarr version.
 
     If the version distinguishes between a compressor and filters, the last codec becomes the
-    compressor, unless it is shuffle or transpose. `itemsize` is the size of an element in bytes.
-    The configuration of the shuffle codec must contain this size, because netCDF-C relies on it.
+    compressor, unless it is shuffle or transpose. `itemsize`, in bytes, becomes the element size of
+    the shuffle codec.
     """
     specs = []
     for number, codec in enumerate(codecs, 1):
         name = codec["id"]
         configuration = {key: value for key, value in codec.items() if key != "id"}
         if name == "shuffle":
-            configuration["elementsize"] = itemsize
+            configuration["elementsize"] = itemsize  # netCDF-C relies on it
         place = "compressor" if number == len(codecs) and name != "shuffle" else "filters"
         if not zarr.separates_compressor:
             place = "codecs"

@@ -62,9 +62,8 @@ def check_dimension(name: Hashable, layout: Layout) -> None:
     TypeError
         If the name is not a string.
     ConflictError
-        If the name is empty, ``"."`` or ``".."``, or if it contains a slash or a NUL. NCZarr cannot
-        use such names, because it refers to dimensions by path. In plain Zarr, all strings are
-        allowed.
+        If the layout is NCZarr, and the name is empty, ``"."`` or ``".."``, or contains a slash or
+        a NUL. Plain Zarr allows all strings.
     """
     if not isinstance(name, str):
         raise TypeError(f"a dimension name must be a string, not {name!r}")
@@ -116,10 +115,7 @@ def user_attributes(
 
 
 def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
-    """Return whether an attribute of a variable was set by xarray's zarr engine.
-
-    These attributes are recognized by their names and by the form of their values.
-    """
+    """Return whether an attribute of a variable was set by xarray's zarr engine."""
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
     annotations = BY_DIALECT["nczarr-preview"]

@@ -40,8 +40,8 @@ if the caller requests it or the variable is packed.
 def with_encoded_numbers(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Encode the numbers of a new variable.
 
-    Numbers that are certain to fit the encoding are returned unchanged, and so are values that are
-    not numbers. xarray encodes them later. NumPy arrays are checked immediately, and dask arrays
+    Values that are not numbers, and numbers that are certain to fit the encoding, are returned
+    unchanged. xarray encodes them later. NumPy arrays are checked immediately, and dask arrays
     block by block when they are computed.
 
     Parameters
@@ -87,17 +87,12 @@ def with_encoded_numbers(variable: Variable, encoding: Mapping[str, Any], name: 
 def _with_real_numbers(variable: Variable, encoding: Mapping[str, Any], name: str) -> Variable:
     """Convert complex numbers to real numbers if they will be packed or stored as real numbers.
 
-    Without this conversion, xarray would silently drop the imaginary parts. Any other variable is
-    returned unchanged.
-
-    Raises
-    ------
-    ConflictError
-        If an imaginary part is not 0.
+    Raise ConflictError if an imaginary part is not 0.
     """
     stored = np.dtype(encoding.get("dtype", variable.dtype))
     if variable.dtype.kind != "c" or (stored.kind not in "biuf" and not is_packed(encoding)):
         return variable
+    # xarray would silently drop the imaginary parts.
     real = np.empty(0, variable.dtype).real.dtype
     return variable.copy(data=real_numbers(variable.data, real, encoding, stored, name))
 
@@ -140,8 +135,7 @@ def encode_numbers(
 def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any:
     """Pack numbers as xarray does, and convert them to a dtype.
 
-    NaN is replaced with the fill value of the encoding, if any. The fill value itself is not
-    packed.
+    NaN becomes the fill value of the encoding, if any.
     """
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     variable = Variable(range(numbers.ndim), numbers, {}, dict(encoding))
@@ -157,22 +151,17 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether it is sufficient to check that the minimum and maximum can be represented.
-
-    The other numbers must be checked too in two cases:
-
-    - If integers are converted to floats for packing, a number between the minimum and the maximum
-      may be rounded too much. For example, float64 can represent 0 and 2**60, but not 2**60 - 1.
-    - If `dtype` is bool, 0 and 1 can be represented, but numbers between them cannot.
-    """
+    """Return whether all numbers can be represented if the minimum and the maximum can."""
+    # Integers that are packed as floats may be rounded too much. For example, float64 can represent
+    # 0 and 2**60, but not 2**60 - 1.
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
-    return exact and dtype.kind != "b"
+    return exact and dtype.kind != "b"  # 0 and 1 fit bool, but numbers between them do not
 
 
 def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: str) -> None:
     """Raise ConflictError if a number other than NaN would be stored as a missing value.
 
-    A number that already equals the missing value is accepted; see `_is_marked`.
+    Numbers that already equal the missing value are accepted.
     """
     for mark in missing_values(encoding):
         masked = stored == mark
@@ -192,13 +181,10 @@ def _check_unmasked(data: Any, stored: Any, encoding: Mapping[str, Any], name: s
 def _is_marked(data: Any, encoding: Mapping[str, Any]) -> Any:
     """Return a mask that is True for numbers that already equal a missing value of an encoding.
 
-    These numbers are assumed to mark missing data, for example in a dataset that was opened with
-    ``mask_and_scale=False``. If the encoding has a scale factor or an offset, the mask is False
-    everywhere, because the numbers are not packed yet.
-
-    If floats will be added to a stored variable, only NaN marks missing data in these floats.
-    `_is_reproduced` therefore ignores this mask for them.
+    The mask is False everywhere if the encoding has a scale factor or an offset.
     """
+    # These numbers are assumed to mark missing data, for example in a dataset that was opened with
+    # mask_and_scale=False. Numbers that will be packed cannot be compared with a packed mark.
     marked = np.zeros(data.shape, bool)
     for mark in () if is_packed(encoding) else missing_values(encoding):
         marked = marked | (data == mark)
@@ -219,6 +205,7 @@ def _is_reproduced(data: Any, stored: Any, encoding: Mapping[str, Any], rounding
         masked = masked | (np.isnan(stored) if mark != mark else stored == value)
     reproduced = _is_close(data, stored, encoding, rounding)
     if rounding != "requested":
+        # In floats that are added to a stored variable, only NaN marks missing data.
         reproduced &= ~masked | (_is_marked(data, encoding) & (data.dtype.kind != "f"))
     numbers = data.astype(packing_dtype(data.dtype, encoding), copy=False)
     if numbers.dtype.kind in "iu" and (offset := int(encoding.get("add_offset") or 0)):
@@ -303,8 +290,7 @@ def real_numbers(
 ) -> Any:
     """Convert complex numbers to a dtype of real numbers.
 
-    The numbers will later be encoded with `encoding`, and stored in the dtype `stored`. Both are
-    used only for the error message.
+    `encoding` and the stored dtype, `stored`, are used only in the error message.
 
     Raises
     ------
@@ -346,16 +332,11 @@ def as_type(values: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> None:
-    """Check that an integer dtype can represent the fill value of an encoding.
+    """Raise ConflictError if an integer dtype cannot represent the fill value of an encoding.
 
-    If ``_Unsigned`` makes a signed dtype unsigned or vice versa, the fill value only needs to fit
-    one of the two dtypes. For example, both -1 and 255 are accepted for int8 with
-    ``_Unsigned="true"``. Dtypes other than integers are not checked.
-
-    Raises
-    ------
-    ConflictError
-        If the dtype cannot represent the fill value.
+    If the encoding contains ``_Unsigned``, the fill value needs to fit either the signed or the
+    unsigned dtype. For example, both -1 and 255 are accepted for int8 with ``_Unsigned="true"``.
+    Other dtypes are not checked.
     """
     fill = fill_value_of(encoding)
     if fill is None or dtype.kind not in "iu":
@@ -366,14 +347,13 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def marks_nothing(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an encoding's integer dtype can represent no number in ``missing_value``.
+    """Return whether an encoding's integer dtype cannot represent any number in ``missing_value``.
 
-    In that case, no stored value can equal ``missing_value``, so no value is marked as missing.
-    However, xarray would round the numbers in ``missing_value`` to the dtype, and would thereby
-    mark other values as missing.
+    Such an encoding marks no stored value as missing. However, xarray would round the numbers to
+    the dtype, and would thereby mark other values as missing.
 
-    The result is False if the dtype is not an integer dtype, or if ``missing_value`` is not
-    numeric.
+    The result is False if the dtype of the encoding is not an integer dtype, or if
+    ``missing_value`` is not numeric.
     """
     dtype = np.dtype(encoding.get("dtype", "f8"))
     marks = np.asarray(encoding.get("missing_value")).ravel()
@@ -383,11 +363,7 @@ def marks_nothing(encoding: Mapping[str, Any]) -> bool:
 
 
 def _is_storable(mark: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> bool:
-    """Return whether a number can be represented in an integer dtype.
-
-    If ``_Unsigned`` makes a signed dtype unsigned or vice versa, the number only needs to fit one
-    of the two dtypes.
-    """
+    """Return whether a number fits an integer dtype, with or without applying ``_Unsigned``."""
     ranges = [np.iinfo(dtype), np.iinfo(_dtype_by_unsigned(dtype, encoding))]
     is_whole = mark.dtype.kind in "biuf" and np.isfinite(mark) and mark == round(mark.item())
     return bool(is_whole and any(r.min <= mark.item() <= r.max for r in ranges))
@@ -408,24 +384,19 @@ def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
 def _dtype_by_unsigned(dtype: np.dtype[Any], encoding: Mapping[str, Any]) -> np.dtype[Any]:
     """Return the signed or unsigned integer dtype that the ``_Unsigned`` key specifies.
 
-    The result has the same size as `dtype`. If the key is not set, or if `dtype` is not an integer
-    dtype, `dtype` is returned unchanged.
+    Without the key, or if `dtype` is not an integer dtype, return `dtype`.
     """
     kind = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")), dtype.kind)
     return np.dtype(dtype.str.replace(dtype.kind, kind)) if dtype.kind in "iu" else dtype
 
 
 def _with_unsigned_applied(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return an encoding in which the ``_Unsigned`` key has been applied and removed.
-
-    The dtype of the returned encoding is `dtype`, or its signed or unsigned counterpart if the key
-    requires it. The values of ``_FillValue`` and ``missing_value`` are reinterpreted in the new
-    dtype. For example, if int8 becomes uint8, a fill value of -1 becomes 255.
-    """
+    """Return an encoding in which the ``_Unsigned`` key has been applied and removed."""
     target = _dtype_by_unsigned(dtype, encoding)
     encoding = {key: value for key, value in encoding.items() if key != "_Unsigned"}
     for key in ("_FillValue", "missing_value") if target != dtype else ():
         if encoding.get(key) is not None:
+            # For example, if int8 becomes uint8, a fill value of -1 becomes 255.
             encoding[key] = np.asarray(encoding[key]).astype(dtype).view(target)[()]
     return {**encoding, "dtype": target}
 

@@ -84,11 +84,9 @@ def quantized(
 
 
 def digit_attribute(encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dict with the attribute ``least_significant_digit`` if the encoding contains it.
+    """Return a dict with the ``least_significant_digit`` of an encoding, or an empty dict.
 
-    Otherwise, return an empty dict. When xarray's netcdf4 engine opens a variable, it moves this
-    attribute to the encoding, whatever the dtype. The attribute must therefore be restored for
-    variables of any dtype.
+    xarray's netcdf4 engine moves this attribute to the encoding of variables of any dtype.
     """
     digit = encoding.get("least_significant_digit")
     return {} if digit is None else {"least_significant_digit": digit}
@@ -105,8 +103,7 @@ def _quantized(
 ) -> Array:
     """Round all values except missing values, zeros, infinities and NaN.
 
-    Values are rounded with ``rounding(values, digits)``. Raise ConflictError if this would turn a
-    value into infinity or a missing value.
+    Raise ConflictError if rounding would turn a value into infinity or a missing value.
     """
     marks = np.array([mark for mark in missing if np.asarray(mark).dtype.kind in "iuf"], dtype)
     kept = ~np.isfinite(values) | (values == 0) | np.isin(values, marks)
@@ -152,23 +149,18 @@ def _bit_rounded(values: Array, keep: int) -> Array:
 
 
 def _groomed(values: Array, digits: int) -> Array:
-    """Clear or set the bits that are not needed for `digits` significant digits (BitGroom).
-
-    The bits are cleared in the first value, set in the second value, and so on.
-    """
+    """Clear or set the bits that are not needed for `digits` significant digits (BitGroom)."""
     bits = _as_bits(values)
     kept = math.ceil(digits * _BITS_PER_DIGIT) + 1
     drop = max(0, np.finfo(values.dtype).nmant - kept)
     ones = bits.dtype.type((1 << drop) - 1)
+    # BitGroom clears the bits in the first value, sets them in the second value, and so on.
     odd = (np.arange(bits.size) % 2 == 1).reshape(bits.shape)
     return _from_bits(np.where(odd, bits | ones, bits & ~ones), values)
 
 
 def _granular(values: Array, digits: int) -> Array:
-    """Round off the bits that are not needed for `digits` significant digits (GranularBitRound).
-
-    The number of these bits is computed separately for each value.
-    """
+    """Round off the bits that are not needed for `digits` significant digits (GranularBitRound)."""
     usable = np.where(np.isfinite(values) & (values != 0), np.abs(values), 1).astype("f8")
     mantissa, exponent = np.frexp(usable)
     decimal = np.floor(exponent * math.log10(2) + np.log10(mantissa)) + 1

@@ -58,11 +58,10 @@ _COMPATIBLE_KINDS = {
 
 
 def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
-    """Return a dict of the stored variables that `dataset` also contains, decoded by xarray.
+    """Decode the stored variables that `dataset` also contains.
 
-    xarray normally joins stored characters into strings, which removes the last dimension. If the
-    variable in `dataset` still has this dimension, it consists of characters too. In that case, the
-    stored characters are not joined.
+    Characters are joined into strings, unless the variable in `dataset` still has the dimension of
+    the characters.
     """
     present = {str(name): stored[name] for name in dataset.variables if name in stored}
     for variable in present.values():
@@ -157,10 +156,7 @@ def encode_as_stored(
 def _encode_text_as_stored(
     new: Variable, stored: Variable, target: NetcdfVariable, *, widening: bool
 ) -> Any:
-    """Encode new values that are neither times nor real numbers; see `encode_as_stored`.
-
-    Examples are strings, bytes, booleans and complex numbers.
-    """
+    """Encode values other than times and real numbers with the encoding of a stored variable."""
     assert target.node is not None
     name = target.name
     # xarray does not join characters along a dimension that variables of other types use as well.
@@ -194,16 +190,13 @@ def has_same_decoding(variable: Variable, stored: Variable) -> bool:
 
 
 def _check_kind(new: Variable, stored: Variable, name: str) -> None:
-    """Raise ConflictError if the new values and the stored values are of different kinds.
-
-    Numbers, times and strings are different kinds. However, numbers are accepted for a stored
-    variable of times, because they are assumed to be undecoded times.
-    """
+    """Raise ConflictError if new and stored values differ in kind, such as strings and numbers."""
     units = stored.encoding.get("units")
     new_kind, stored_kind = (
         "M" if variable.dtype == object and dated else variable.dtype.kind
         for variable, dated in ((new, is_time(new)), (stored, units is not None))
     )
+    # Numbers are accepted for a stored variable of times, because they are assumed to be undecoded.
     raw = new_kind in "iufb" and stored_kind in "mM" and new.attrs.get("units", units) == units
     if new.size and not raw and stored_kind not in _COMPATIBLE_KINDS.get(new_kind, "OSUV"):
         raise ConflictError(

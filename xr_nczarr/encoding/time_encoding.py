@@ -86,18 +86,12 @@ def _encoded_by_block(
 ) -> Variable:
     """Encode a dask array of times, using the units and the dtype that an encoding specifies.
 
-    xarray could also encode the blocks, but its errors do not name the variable, and it fails if
-    all times in a block are missing.
-
-    Parameters
-    ----------
-    variable
-        The variable with NumPy times. Its encoding and attributes are used, but not its values.
-    times
-        The values of the variable, which may already have been converted to cftime dates.
+    `times` contains the values of `variable`, which may have been converted to cftime dates.
     """
     empty = np.empty((0,) * variable.ndim, variable.dtype)
     encoded = cf_encoded(Variable(variable.dims, empty, variable.attrs, variable.encoding), name)
+    # xarray could encode the blocks too, but its errors do not name the variable, and it fails if
+    # all times in a block are missing.
     data = encode_times(times, encoded.dtype, encoding, "requested", name)
     return Variable(variable.dims, data, encoded.attrs, encoded.encoding)
 
@@ -139,8 +133,7 @@ def encode_times(
 def _checked_times(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str) -> Any:
     """Return times unchanged, or raise ConflictError if decoding would not reproduce them.
 
-    Times that are stored as floats may be rounded. If the encoding does not specify the units or
-    the dtype, xarray chooses them.
+    Times that are stored as floats may be rounded.
     """
     encoded, same = _encode_and_compare(times, encoding, name, accept_rounding=True)
     if not same.all():
@@ -160,12 +153,8 @@ def _encode_and_compare(
 ) -> tuple[Variable, Any]:
     """Return encoded times, and a mask that is True for times that decoding reproduces.
 
-    If an integer dtype is requested, but some times are not whole multiples of the requested units,
-    xarray encodes all times in finer units. The encoded times are decoded in `units` or, by
-    default, in the units that xarray chose.
-
-    If `accept_rounding` is True and the times are encoded as floats, the mask is also True for
-    times that are rounded. It is always False for times that become missing.
+    The times are decoded in `units` or, by default, in the units in which xarray encoded them. With
+    `accept_rounding`, times that are stored as floats may be rounded, but must not become missing.
     """
     if times.dtype.kind in "mM":
         times = in_encoded_unit(times, name, encoding.get("units"))
@@ -187,6 +176,7 @@ def _encode_and_compare(
         masked = (numbers.isnull() & ~variable.isnull()).to_numpy()
         if masked.any() or not times.size:  # xarray may decode NaN to a date, or fail
             return encoded, ~masked
+        # To encode all times as integers, xarray may have chosen finer units than requested.
         stored.attrs["units"] = units or encoded.attrs["units"]
         coder = CFDatetimeCoder(use_cftime=(times.dtype == object) or None)
         try:
@@ -207,10 +197,10 @@ def _encode_and_compare(
 def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str | None) -> Any:
     """Return the first element of `times` that cannot be encoded in `units`.
 
-    `times` must contain such an element. xarray encodes all times in the same units, so a single
-    bad element prevents all elements from being decoded correctly. The first bad element can
-    therefore not be found with a single comparison, but only by bisection.
+    `times` must contain such an element.
     """
+    # xarray encodes all times in the same units, so a single misfit prevents all times from being
+    # decoded correctly. The first misfit can therefore be found only by bisection.
     times = times.ravel()
     while times.size > 1:
         half = times[: times.size // 2]
@@ -222,8 +212,7 @@ def _first_misfit(times: Any, encoding: Mapping[str, Any], name: str, units: str
 def _finer_encoding(times: Any, encoding: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Return an encoding in the coarsest units in which all times are whole numbers.
 
-    The dtype of the encoding is float64 if float64 numbers reproduce the times exactly, and int64
-    otherwise. Return None if even microseconds are too coarse.
+    Return None if even microseconds are too coarse.
     """
     _, since, reference = str(encoding.get("units")).partition(" since ")
 

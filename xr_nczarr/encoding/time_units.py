@@ -70,12 +70,7 @@ def in_time_dtype(
 ) -> Any:
     """Convert times to a NumPy time dtype, such as ``datetime64[ns]``.
 
-    Parameters
-    ----------
-    encoding
-        The encoding to show in an error message.
-    remedy
-        The remedy to suggest in an error message.
+    `encoding` and `remedy` are used only in the error message.
 
     Raises
     ------
@@ -93,12 +88,6 @@ def in_time_dtype(
 def as_dates(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name: str) -> Any:
     """Convert NumPy times to cftime dates in the calendar of an encoding.
 
-    Two kinds of times are rejected here, because xarray would not report them properly:
-
-    - NaT, which xarray would encode as an ordinary time.
-    - Dates that do not exist in the calendar, such as February 29 in the calendar ``noleap``.
-      xarray's error for them does not name the variable.
-
     Raises
     ------
     ConflictError
@@ -110,6 +99,8 @@ def as_dates(times: Any, dtype: np.dtype[Any], encoding: Mapping[str, Any], name
     date_type = get_date_type(encoding["calendar"])
     dates[is_present] = convert_times(exact[is_present], date_type, raise_on_invalid=False)
     absent = np.array([date != date for date in dates], bool)
+    # xarray would encode NaT as an ordinary time, and its error for a date that does not exist does
+    # not name the variable.
     if absent.any():
         time = times.ravel()[absent][0]
         remedy = "Drop or convert the times that do not fit, or leave out the calendar"
@@ -144,9 +135,8 @@ def is_time(variable: Variable) -> bool:
 def refuse_unknown_calendar(variable: Variable, encoding: Mapping[str, Any], name: str) -> None:
     """Raise ConflictError if xarray cannot decode times in the calendar of a variable.
 
-    The calendar in the encoding is checked. If the encoding specifies no calendar, the calendar of
-    the first cftime date is checked instead. For example, cftime supports the
-    calendar ``tai``, but xarray does not. Timedeltas and dask arrays are not checked.
+    The calendar is taken from the encoding or, if it specifies none, from the first cftime date.
+    Timedeltas and dask arrays are not checked.
     """
     calendar, lazy = encoding.get("calendar"), hasattr(variable.data, "dask")
     if variable.dtype.kind == "m" or lazy or not is_time(variable):

@@ -134,11 +134,7 @@ def _check_values(variable: Variable) -> None:
 
 
 def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
-    """Check the values of a variable, and return a variable that xarray can encode without loss.
-
-    Numbers are not only checked, but also encoded; see `with_encoded_numbers`. If the encoding is
-    inherited, keys that do not suit the values are removed.
-    """
+    """Check the values of a variable, and return a variable that xarray can encode without loss."""
     _check_values(variable)
     check_items(variable, name)
     variable = _typed_if_empty(variable.copy(deep=False))
@@ -177,14 +173,10 @@ def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
 
 
 def _typed_if_empty(variable: Variable) -> Variable:
-    """Convert an empty array of objects to the type that its encoding requests, if any.
-
-    An encoding can request strings, bytes or encoded times. Without this conversion, the array
-    would be stored as floats without units, because xarray infers the type of objects from the
-    items. Any other variable is returned unchanged.
-    """
+    """Convert an empty array of objects to the type that its encoding requests, if any."""
     if variable.dtype != object or variable.dtype.metadata or variable.size:
         return variable
+    # xarray infers the type of objects from the items, so it would store the array as floats.
     encoding = dict(variable.encoding)
     moved: tuple[str, ...] = ()
     dtype: Any = object
@@ -202,21 +194,14 @@ def _typed_if_empty(variable: Variable) -> Variable:
 
 
 def _character_count(encoding: Mapping[str, Any], rank: int) -> int | None:
-    """Return the length of strings that xarray joined from characters when it opened a variable.
-
-    Return None if xarray did not join the strings from characters. `rank` is the number of
-    dimensions of the joined strings.
-    """
+    """Return the length of the strings that xarray joined from characters, or None."""
     stored: Sequence[int] = encoding.get("original_shape") or ()
     is_joined = "char_dim_name" in encoding and len(stored) == rank + 1
     return max(1, int(stored[-1])) if is_joined else None
 
 
 def _item_type(encoding: Mapping[str, Any]) -> type | None:
-    """Return the type of variable-length items that an encoding requests: str or bytes.
-
-    Return None if the encoding requests neither type.
-    """
+    """Return the type of variable-length items that an encoding requests: str, bytes or None."""
     dtype = encoding.get("dtype")
     kind = None if dtype is None else np.dtype(dtype).kind
     if kind in ("S", "T", "U") or not _TEXT_KEYS.isdisjoint(encoding):
@@ -227,27 +212,19 @@ def _item_type(encoding: Mapping[str, Any]) -> type | None:
 
 
 def _move_key(variable: Variable, explicit: bool) -> None:
-    """Move ``_Unsigned`` or ``_FillValue`` from the encoding to the attributes if necessary.
-
-    - If there is no fill value, ``_Unsigned`` is moved, because xarray would drop this key.
-    - If xarray created the variable's strings by joining characters, and the encoding is inherited,
-      ``_FillValue`` is moved, because xarray would convert the fill character to a string.
-    """
+    """Move ``_Unsigned`` or ``_FillValue`` to the attributes if xarray would lose or change it."""
     encoding, attributes = variable.encoding, variable.attrs
     filled = attributes.get("_FillValue", fill_value_of(encoding)) is not None
-    key = "" if filled else "_Unsigned"
-    key = "_FillValue" if not explicit and _joined(variable) else key
+    key = "" if filled else "_Unsigned"  # xarray drops this key if there is no fill value
+    if not explicit and _joined(variable):
+        key = "_FillValue"  # a single character, which xarray would convert to a string
     if encoding.get(key) is not None:
         attributes[key] = encoding.pop(key)
 
 
 def _text_dtype(dtype: Any) -> np.dtype[Any] | None:
-    """Return the fixed-width string dtype that the ``dtype`` key of an encoding specifies, if any.
-
-    Only a fixed-width dtype can truncate strings. Return None for any other dtype. Also return None
-    for ``S1``, because it requests an array of characters rather than strings of width 1.
-    """
-    if dtype is None or dtype is str or dtype == "S1":
+    """Return `dtype` if it is a fixed-width string dtype other than ``S1``, and None otherwise."""
+    if dtype is None or dtype is str or dtype == "S1":  # S1 requests an array of characters
         return None
     text = np.dtype(dtype)
     return text if text.kind in "SU" and text.itemsize else None
@@ -318,21 +295,7 @@ def _fill_value(
     layout: Layout,
     explicit: bool,
 ) -> Any:
-    """Return the fill value of the array to be created, or None if it is undefined.
-
-    The fill value is determined by the first of these rules that yields a value:
-
-    1. If the layout is plain Zarr and the Zarr version requires a fill value, use the
-       ``fill_value`` in the encoding.
-    2. Use the attribute ``_FillValue``.
-    3. If the caller passed the encoding for this write, use its ``fill_value``.
-    4. If the layout is NCZarr, use netCDF's default fill value. However, skip this rule if the
-       caller passed ``fill_value=None`` and the Zarr version requires no fill value.
-    5. If the layout is plain Zarr and the Zarr version requires a fill value, use the empty value
-       of the dtype, such as 0 (see `zero`).
-
-    If no rule yields a value, the fill value is undefined.
-    """
+    """Return the fill value of the array to be created, or None if it is undefined."""
     # In plain Zarr, the array's fill value may differ from `_FillValue` if the Zarr version
     # requires a fill value, as in xarray.
     independent = layout.is_plain_zarr and layout.zarr.requires_fill_value
@@ -343,6 +306,7 @@ def _fill_value(
         return requested
     if declared is not None:
         return declared
+    # In NCZarr, the caller can request an undefined fill value by passing fill_value=None.
     undefined = layout.is_plain_zarr or (explicit and encoding.get("fill_value", 0) is None)
     if undefined and not layout.zarr.requires_fill_value:
         return None
@@ -363,27 +327,15 @@ def _with_booleans(variable: Variable) -> Variable:
 
 
 def _joined(variable: Variable) -> bool:
-    """Return whether xarray created strings by joining characters when it opened the variable.
-
-    If so, the fill value in the encoding is a single character rather than a string.
-    """
+    """Return whether xarray created strings by joining characters when it opened the variable."""
     encoding = variable.encoding
     return {"_Encoding", "char_dim_name"} <= encoding.keys() and encoding.get("dtype") == "S1"
 
 
 def _requested_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], explicit: bool) -> Any:
-    """Return the fill value that an encoding requests, converted to the dtype of the array.
+    """Return the fill value that an encoding requests, converted to `dtype`, or None.
 
-    Return None in these cases:
-
-    - The encoding requests no fill value.
-    - The fill value is a time, and the dtype is numeric.
-    - The encoding is inherited, and its fill value does not fit the dtype.
-
-    Raises
-    ------
-    ConflictError
-        If the value does not fit the dtype, and the caller passed it for this write.
+    Raise ConflictError if the value does not fit, and the caller passed it for this write.
     """
     requested = encoding.get("fill_value")
     if requested is None:

@@ -23,13 +23,8 @@ _CHANGE_ENCODING = (
 def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Variable]:
     """Encode the variables of a group with xarray.
 
-    If an attribute such as ``units`` is the same in a bounds variable and its coordinate variable,
-    xarray removes the attribute from the bounds variable.
-
-    xarray looks up the value of every ``bounds`` attribute as the name of a variable. This lookup
-    can fail if the value is a list or an array, for example a bounding box. To prevent this, any
-    value that is not a string is replaced with an empty string before encoding. This may modify
-    `variables` in place. The returned variables have the original ``bounds`` attributes.
+    xarray removes an attribute such as ``units`` from a bounds variable if the coordinate variable
+    has the same attribute. The attributes of `variables` may be modified in place.
 
     Raises
     ------
@@ -41,6 +36,8 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
         with ErrorContext(variable=str(key)):
             _refuse_missing_dates(variable, str(key))
             prepared[key] = cf_encoded(variable, str(key)) if _is_all_nat(variable) else variable
+        # xarray looks up the value as the name of a variable. This can fail for a list or an array,
+        # for example a bounding box.
         attributes = prepared[key].attrs
         if not isinstance(bounds := attributes.get("bounds", ""), str):
             boxes[key], attributes["bounds"] = bounds, ""
@@ -74,6 +71,7 @@ def encoded_alone(variable: Variable, name: str) -> Variable:
     _refuse_missing_dates(variable, name)
     calendar = variable.encoding.get("calendar")
     if _is_all_nat(variable):
+        # The result is the same, because there are no valid times to convert.
         variable = variable.copy(deep=False)
         variable.encoding["calendar"] = "proleptic_gregorian"
     encoded = conventions.encode_cf_variable(variable, name=name)
@@ -83,10 +81,7 @@ def encoded_alone(variable: Variable, name: str) -> Variable:
 
 
 def _with_item_type(encoded: Variable, variable: Variable) -> Variable:
-    """Restore the item type of an empty array of strings or bytes.
-
-    xarray drops this type if the variable has a fill value. Other arrays are returned unchanged.
-    """
+    """Restore the item type that xarray may drop from an empty array of strings or bytes."""
     if encoded.dtype != object or variable.size:
         return encoded
     dtype = create_vlen_dtype(bytes) if variable.dtype.kind == "S" else variable.dtype
@@ -94,10 +89,7 @@ def _with_item_type(encoded: Variable, variable: Variable) -> Variable:
 
 
 def _refuse_missing_dates(variable: Variable, name: str) -> None:
-    """Raise ConflictError if some of the cftime dates in memory are missing.
-
-    xarray cannot encode missing cftime dates.
-    """
+    """Raise ConflictError if some of the cftime dates in memory are missing."""
     if variable.dtype != object or hasattr(variable.data, "dask"):
         return
     is_missing = variable.isnull().to_numpy()
@@ -112,22 +104,12 @@ def _refuse_missing_dates(variable: Variable, name: str) -> None:
 
 
 def _is_all_nat(variable: Variable) -> bool:
-    """Return whether xarray may fail to encode an in-memory variable that has no valid times.
-
-    The result is True in two cases:
-
-    - All times are NaT, and the encoding specifies the standard calendar. In this case, xarray
-      fails because it compares the earliest time with the first Gregorian date.
-    - The array is empty. In this case, xarray fails if NumPy does not support the calendar.
-
-    `encoded_alone` therefore encodes the variable in the proleptic Gregorian calendar. The
-    result is the same, because NaT is stored in the same way in both calendars, and an empty array
-    contains no times.
-    """
+    """Return whether xarray may fail to encode a variable because it has no valid times."""
     if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
         return False
     if not variable.size:
-        return True
+        return True  # xarray fails if NumPy does not support the calendar
+    # xarray compares the earliest time with the first Gregorian date, and fails if it is NaT.
     calendar = str(variable.encoding.get("calendar")).lower()
     return calendar in ("standard", "gregorian") and bool(np.isnat(variable.to_numpy()).all())
 
@@ -136,8 +118,7 @@ def _is_all_nat(variable: Variable) -> bool:
 def as_conflicts(remedy: str = _CHANGE_ENCODING) -> Iterator[None]:
     """Convert errors that xarray or NumPy raises in the ``with`` block to ConflictErrors.
 
-    Unlike the original error, a ConflictError can name the variable and suggest a `remedy`. An
-    `NczarrError` is raised unchanged.
+    An `NczarrError` is raised unchanged.
     """
     try:
         yield
