@@ -75,8 +75,7 @@ def build_dataset(
         the coordinates itself, because an error raised while xarray reads them would make opening
         fail.
     coordinate_store
-        The store from which small dimension coordinates are prefetched, as returned by
-        `fetching_coordinates`. Groups that are opened together share this store. If None,
+        The result of `fetching_coordinates` for all groups that are opened together. If None,
         `fetching_coordinates` is called for this group alone.
     """
     dropped = decoding["drop_variables"]
@@ -98,14 +97,7 @@ def build_dataset(
 
 @dataclass(frozen=True, slots=True)
 class _Decoded:
-    """The decoded variables and attributes of a group.
-
-    Attributes
-    ----------
-    coordinates
-        Names of the variables that decoding turns into coordinates, such as those listed in a
-        ``coordinates`` attribute.
-    """
+    """The decoded variables, attributes and coordinate names of a group, as xarray returns them."""
 
     variables: dict[Any, Variable]
     attributes: dict[Any, Any]
@@ -115,17 +107,11 @@ class _Decoded:
 def _decode(
     source: StoredGroup, decoding: Mapping[str, Any]
 ) -> tuple[_Decoded, dict[Hashable, NczarrError]]:
-    """Decode the variables of a group.
+    """Decode the variables of a group, and return an error for each that xarray cannot decode.
 
-    Return the decoded variables, and an error for each variable that xarray cannot decode, keyed by
-    name. If there are any errors, no decoded variables are returned.
-
-    Raises
-    ------
-    Exception
-        If an option in `decoding` is invalid. xarray's own exception is raised unchanged.
-    MetadataError
-        If xarray can decode each variable alone, but not the whole group.
+    If there are errors, no decoded variables are returned. Raise xarray's own exception if an
+    option in `decoding` is invalid, and MetadataError if only the group as a whole cannot be
+    decoded.
     """
     attributes = xarray_attributes(source.group)
     decoding = for_empty_times(source.variables, decoding)
@@ -153,14 +139,10 @@ def _decode(
 def _read_coordinates(
     source: StoredGroup, decoded: _Decoded
 ) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
-    """Read the dimension coordinates of a group.
+    """Return the values of a group's dimension coordinates, and the errors of unusable coordinates.
 
-    Return two dicts keyed by name. The first contains the values of the coordinates. The second
-    contains an error for each coordinate that cannot be read or decoded.
-
-    Both dicts leave out coordinates without elements. Coordinates in `source.as_stored` are opened
-    without decoding. If such a coordinate cannot be read or has a missing chunk, both dicts leave
-    it out, too.
+    Both dicts are keyed by name. Empty coordinates, and coordinates in `source.as_stored` that
+    cannot be read, are in neither of them.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
@@ -234,16 +216,9 @@ def _nothing_to_close() -> None:
 
 
 def _remove_conflicting_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
-    """Remove scalar variables with the same name as a dimension, and return warning messages.
+    """Remove scalars that have the name of a dimension from `variables`, and return warnings.
 
-    A Dataset cannot contain a scalar variable and a dimension of the same name. `variables` is
-    changed in place. The result contains one message for each removed variable. If
-    ``on_unsupported="skip"`` was passed, the result is empty.
-
-    Raises
-    ------
-    MetadataError
-        If a scalar has the name of a dimension, and ``on_unsupported="raise"`` was passed.
+    Raise MetadataError for such a scalar if ``on_unsupported="raise"`` was passed.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}

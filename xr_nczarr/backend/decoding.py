@@ -208,18 +208,16 @@ def find_undecodable(
     """
 
     def failure(
-        name: Any, *owners: Any, without: str | None = None, zeros: bool = False
+        name: Any, *owners: Any, without_attribute: str | None = None, as_zeros: bool = False
     ) -> Exception | None:
         """Return the error that decoding a variable raises, or None if decoding succeeds.
 
-        `owners` are variables whose ``bounds`` attribute refers to the variable `name`. They are
-        decoded together with it, because bounds inherit the units of their owner. Without owners,
-        the variable is decoded alone. `without` is the name of an attribute to remove from the
-        variable first. If `zeros` is True, all values of the variable are replaced with zeros.
+        `owners` are the variables whose ``bounds`` attribute refers to the variable.
         """
+        # Bounds inherit the units of their owner, so both are decoded together.
         alone = {member: variables[member].copy(deep=False) for member in (*owners, name)}
-        alone[name].attrs.pop(without, None)
-        if zeros:
+        alone[name].attrs.pop(without_attribute, None)
+        if as_zeros:
             item = alone[name]
             alone[name] = Variable(item.dims, np.zeros((1,) * item.ndim, item.dtype), item.attrs)
         left_out = {*owners} | ({name} & dropped)
@@ -237,8 +235,8 @@ def find_undecodable(
         # `units` is tried last, because without `units` even an invalid calendar raises no error.
         present = _DECODED_BY.intersection(variables[name].attrs)
         ordered = sorted(present, key=lambda attribute: (attribute == "units", attribute))
-        guilty = (key for key in ordered if failure(name, without=key) is None)
-        array = arrays.get(name) if failure(name, zeros=True) is None else None
+        guilty = (key for key in ordered if failure(name, without_attribute=key) is None)
+        array = arrays.get(name) if failure(name, as_zeros=True) is None else None
         is_coordinate = variables[name].dims == (name,)
         return decoding_error(error, array, next(guilty, None), all_values=is_coordinate)
 
@@ -334,10 +332,7 @@ def _missing_chunk(array: LazyArray, all_values: bool) -> MissingChunkError | No
 
 
 def require_chunks(array: LazyArray) -> LazyArray:
-    """Return a copy of a lazy array that does not replace missing chunks with fill values.
-
-    If a read needs a missing chunk, the copy raises MissingChunkError.
-    """
+    """Return a copy of a lazy array that raises MissingChunkError for missing chunks."""
     stored = array.stored
     options = replace(stored.options, missing_chunks="raise")
     return replace(array, stored=ChunkedArray(stored.node, stored.store, options))
@@ -376,13 +371,9 @@ def _decoding_keys(
     arrays: Mapping[Hashable, LazyArray],
     decoding: Mapping[str, Any],
 ) -> dict[Any, Any]:
-    """Map each variable name to a key. Variables with equal keys are decoded in the same way.
-
-    The key of a numeric variable consists of its dtype and the attributes that affect decoding.
-    Bounds variables, non-numeric variables and unreadable variables have unique keys. If a decoding
-    option has different values for different variables, all keys are unique.
-    """
+    """Map each variable name to a key. Variables with equal keys are decoded in the same way."""
     if any(isinstance(option, Mapping) for option in decoding.values()):
+        # An option differs between variables, so each variable has a key of its own.
         return {name: name for name in variables}
     # Bounds inherit attributes from their time coordinate.
     bounds = {str(item.attrs["bounds"]) for item in variables.values() if "bounds" in item.attrs}
@@ -399,10 +390,7 @@ def _decoding_keys(
 
 
 def _attribute_key(value: Any) -> Hashable:
-    """Return a hashable key for an attribute's value.
-
-    Two keys are equal only if the values have the same dtype, shape and bits.
-    """
+    """Return a hashable key that identifies the dtype, shape and bits of an attribute's value."""
     if isinstance(value, str):
         return value
     array = np.asarray(value)
@@ -443,16 +431,12 @@ def find_unpacking(decoded: Variable, array: LazyArray) -> Unpacking | BooleanCo
 def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
     """Unpack a ``_FillValue`` attribute that VirtualiZarr left packed.
 
-    In Zarr, a fill value is a decoded value, even if the array has filters. VirtualiZarr before 2.0
-    converted the CF packing attributes to a ``fixedscaleoffset`` filter, but left ``_FillValue``
-    packed (VirtualiZarr issue 670). If an array has this filter, a fill value that fits the packed
-    dtype is therefore ambiguous: it may or may not be packed.
+    VirtualiZarr before 2.0 converted the CF packing attributes to a ``fixedscaleoffset`` filter,
+    but left ``_FillValue`` packed (VirtualiZarr issue 670). In an array with this filter, a fill
+    value that fits the packed dtype may therefore be packed or not. It is unpacked only if the
+    filter cannot decode any value to it. Any other fill value is returned unchanged.
 
-    - A fill value that is not ambiguous is returned unchanged.
-    - An ambiguous fill value is returned unchanged if the filter can decode some value to it.
-      Otherwise, it must be packed, so it is unpacked.
-
-    If unpacking would change an ambiguous fill value, a warning is issued in either case.
+    A warning is issued if the fill value fits the packed dtype, and unpacking would change it.
     """
     filters = [spec.configuration for spec in node.codecs if spec.name == "fixedscaleoffset"]
     is_number = isinstance(fill_value, np.generic) and fill_value.dtype.kind in "iuf"

@@ -184,22 +184,16 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
 
 
 def _makes_indexes(caller: FrameType) -> bool:
-    """Return whether the calling xarray function will create default indexes.
-
-    If it does not create indexes, the coordinates need not be read. xarray does not pass its
-    argument ``create_default_indexes`` to engines, so the value is taken from `caller`, the frame
-    of the xarray function. A function without this argument is assumed to create indexes.
-    """
+    """Return whether the calling xarray function will create default indexes."""
+    # xarray does not pass this argument to engines, so it is taken from the frame of the caller. If
+    # no indexes are created, the coordinates need not be read.
     return bool(caller.f_locals.get("create_default_indexes", True))
 
 
 def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     """Split the arguments into the options of this engine and xarray's decoding options.
 
-    Raises
-    ------
-    TypeError
-        If an option of xarray's zarr engine has a value that this engine does not support.
+    Raise TypeError if this engine does not support the value of an option of the zarr engine.
     """
     for name, (accepted, remedy) in _ZARR_ENGINE_OPTIONS.items():
         value = arguments[name]

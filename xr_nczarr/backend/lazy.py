@@ -86,11 +86,9 @@ class UnreadableArray:
 
 @lru_cache(None)
 def _async_readers() -> ThreadPoolExecutor:
-    """Return the thread pool for asynchronous reads.
-
-    The default pool of an event loop has only four more threads than the machine has processors.
-    More threads are useful for reads, which spend most of their time waiting for responses.
-    """
+    """Return the thread pool for asynchronous reads."""
+    # The default pool of an event loop has only four more threads than the machine has processors.
+    # Reads spend most of their time waiting for responses.
     return ThreadPoolExecutor(_MAX_ASYNC_READS, "load-async")
 
 
@@ -98,10 +96,7 @@ call_after_fork(_async_readers.cache_clear)
 
 
 class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
-    """An array that xarray can index and transpose without reading values.
-
-    Asynchronous reads run in a worker thread.
-    """
+    """An array that xarray can index and transpose without reading values."""
 
     __slots__ = ()
 
@@ -117,7 +112,7 @@ class _Selectable(indexing.ExplicitlyIndexedNDArrayMixin):
 
 
 class SelectedArray(_Selectable):
-    """The part of a lazy array that remains after all indexing operations applied so far."""
+    """A lazy array to which indexing operations have been applied."""
 
     __slots__ = ("selection", "source")
 
@@ -162,13 +157,13 @@ class SelectedArray(_Selectable):
 class CodedArray(_Selectable):
     """Values that xarray's coders decode on access.
 
-    Any coder can fail if the metadata is invalid, for example if ``scale_factor`` is a string or a
-    date is out of range. Errors from the coders are therefore re-raised as MetadataError.
+    The coders fail if the metadata is invalid, for example if a date is out of range. Their errors
+    are re-raised as MetadataError.
 
     Attributes
     ----------
     array
-        The stored values that remain after all indexing operations applied so far.
+        The selected part of the stored values.
     declared
         Data type of the decoded values.
     coders
@@ -264,14 +259,11 @@ class CodedArray(_Selectable):
         return values
 
 
-def _apply_coder(coder: Any, encoded: Any, dtype: np.dtype[Any]) -> Any:
-    """Decode values with one of xarray's coders.
-
-    `dtype` is the dtype that xarray has declared for the decoded variable.
-    """
+def _apply_coder(coder: Any, encoded: Any, declared: np.dtype[Any]) -> Any:
+    """Decode values with one of xarray's coders."""
     function: Any = getattr(coder, "func", None)
     if "use_cftime" in getattr(function, "keywords", ()):
-        return decode_dates(function, np.asarray(encoded), dtype)
+        return decode_dates(function, np.asarray(encoded), declared)
     decoder = copy(coder)
     decoder.array = indexing.as_indexable(encoded)
     return decoder.get_duck_array()

@@ -58,8 +58,7 @@ class StoredGroup:
     undecodable
         Errors for the variables that xarray cannot decode, keyed by name.
     coordinate_store
-        The store from which small dimension coordinates are prefetched, as returned by
-        `fetching_coordinates`. Groups that are opened together share this store. If None,
+        The result of `fetching_coordinates` for all groups that are opened together. If None,
         `fetching_coordinates` is called for this group alone.
 
     Attributes
@@ -225,33 +224,22 @@ class StoredGroup:
         self.variables[name] = Variable(dims, values, attributes, encoding, fastpath=True)
 
     def _declared_fill(self, variable: NetcdfVariable, fill_value: Any) -> Any:
-        """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns.
-
-        In plain Zarr v3, NumPy numbers become Python numbers. In plain Zarr v1 and v2, they become
-        Python numbers only if the array has no Zarr ``fill_value``. All other values are returned
-        unchanged.
-
-        There is one exception, because xarray would fail on some Python numbers. If the attribute
-        ``_Unsigned`` is ``"false"``, an unsigned number that does not fit the signed dtype of the
-        same size stays a NumPy number.
-        """
+        """Convert the ``_FillValue`` attribute to the type that xarray's zarr engine returns."""
         node = variable.node
         assert node is not None
+        # In plain Zarr v1 and v2, numbers stay NumPy numbers if the array has a fill value.
         has_fill = node.fill_value is not None and not self.independent_fill
         if has_fill or not isinstance(fill_value, np.generic) or is_annotated(node):
             return fill_value
         if variable.attributes.get("_Unsigned") == "false" and fill_value.dtype.kind == "u":
             largest = np.iinfo(f"i{fill_value.itemsize}").max
-            if int(fill_value) > largest:  # as a Python integer, it would make xarray fail
+            # xarray would fail on a Python integer that does not fit the signed dtype.
+            if int(fill_value) > largest:
                 return fill_value
         return fill_value.item()
 
     def _codec_error(self, variable: NetcdfVariable) -> NczarrError | None:
-        """Return an error if a codec of the variable is unavailable, and None otherwise.
-
-        Reading the values would raise the same error. If all codecs are available, the encoding
-        keys that describe them are cached.
-        """
+        """Return an error if a codec of the variable is unavailable, and None otherwise."""
         options, node = self.opened.options, variable.node
         assert node is not None
         shared = id(node.codecs), id(node.shards)  # arrays with equal metadata share these objects
@@ -261,6 +249,7 @@ class StoredGroup:
             except NczarrError as error:
                 return error
             plain = self.group.dialect == "zarr"
+            # Cache the encoding keys that describe the codecs.
             self._codecs[shared] = codec_encoding(node.codecs, plain=plain)
         return None
 
@@ -297,12 +286,7 @@ def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
 
 
 def _coordinate_keys(variable: NetcdfVariable) -> list[str]:
-    """Return the chunk keys of a small dimension coordinate, or an empty list for other variables.
-
-    A coordinate is small if it has at most `_MAX_PREFETCHED_CHUNKS` chunks (or shards), and each of
-    them has at most `_MAX_PREFETCHED_BYTES` bytes before compression. If the chunk grid is
-    rectilinear, the list is empty too.
-    """
+    """Return the chunk keys of a small dimension coordinate, or [] for other variables."""
     node = variable.node
     if node is None or node.chunk_runs or not variable.is_coordinate:
         return []

@@ -22,9 +22,8 @@ def for_empty_times(
 ) -> Mapping[str, Any]:
     """Return decoding options that let xarray decode empty time variables.
 
-    If NumPy does not support the calendar, xarray searches the array for the earliest time. By
-    default, decoding an empty array therefore fails. With ``use_cftime=True``, xarray skips this
-    search.
+    If NumPy does not support the calendar, xarray searches for the earliest time, and fails if the
+    array is empty. The option ``use_cftime=True`` prevents this search.
     """
     if decoding.get("decode_times", True) is not True or decoding.get("use_cftime") is not None:
         return decoding
@@ -73,9 +72,8 @@ def decode_dates(decode: Callable[..., Array], numbers: Array, dtype: np.dtype[A
     numbers
         Stored numbers, in which NaN marks a missing date.
     dtype
-        The dtype that xarray declared for the variable. If it is a NumPy time dtype, the result
-        contains NumPy times, or cftime dates if NumPy cannot represent all of the dates. If it is
-        object, the result contains cftime dates, even if NumPy could represent them.
+        The dtype that xarray declared for the variable. For a NumPy time dtype, the result contains
+        NumPy times if they can represent all dates. Otherwise, the result contains cftime dates.
     """
     if dtype.kind == "M":
         times = decode(numbers)
@@ -93,13 +91,9 @@ def as_declared(
 ) -> Any:
     """Convert times to the dtype that xarray declared for the variable.
 
-    If `declared` is not a time dtype, the values are returned unchanged.
-
-    dask assumes that each block has the declared dtype. If a block had another dtype, dask would
-    convert all blocks to a common dtype, and this conversion could change the times.
-
-    Times stored as floats are rounded to the declared unit if rounding changes them by no more than
-    the precision of the floats. For example, 10 minutes may be stored as 9.999999999 minutes.
+    If `declared` is not a time dtype, the values are returned unchanged. Times stored as floats are
+    rounded to the declared unit if the change is within the precision of the floats. For example,
+    10 minutes may be stored as 9.999999999 minutes.
 
     Parameters
     ----------
@@ -113,6 +107,7 @@ def as_declared(
     """
     if declared.kind not in "mM" or values.dtype == declared:
         return values
+    # dask would convert blocks of different dtypes to a common dtype, which could change the times.
     argument = "use_cftime=True"
     if values.dtype.kind == declared.kind:
         unit = np.datetime_data(values.dtype)[0]
@@ -132,13 +127,13 @@ def as_declared(
 
 
 def _is_within_precision(times: Array, numbers: Array, decode: Callable[[Any], Any]) -> bool:
-    """Return whether `times` match the times that `decode` returns for the floats in `numbers`.
+    """Return whether `times` equal the decoded `numbers`, within the precision of floats.
 
-    For each stored float, `decode` is applied to the next smaller and to the next larger float. A
-    time matches if it lies between the two results. If `numbers` are not floats, return False.
+    If `numbers` are not floats, return False.
     """
     if numbers.dtype.kind != "f":
         return False
+    # Each time must lie between the decoded values of the next smaller and the next larger float.
     numbers = np.where(np.isnat(times), np.nan, numbers)
     least, greatest = (decode(np.nextafter(numbers, limit)) for limit in (-np.inf, np.inf))
     tolerance = np.timedelta64(1, "ns")  # because xarray rounds down
