@@ -132,8 +132,7 @@ class OpenedStore:
         NotFoundError
             If there is no group at `path`. The message lists the existing groups.
         NczarrError
-            If the group or one of its ancestors cannot be read. The error recorded for the
-            unreadable group is raised; see `check_readable`.
+            If the group or one of its ancestors is unreadable.
         """
         group = self.root
         path = f"{self.target_group}/{path or ''}".strip("/") if self.target_group else path
@@ -259,8 +258,7 @@ def _read_hierarchy(
 ) -> tuple[Store, Hierarchy]:
     """Read the hierarchy of a store, and return the store and the hierarchy.
 
-    If the store contains the parquet files of a reference set, return the store and the hierarchy
-    of that reference set instead. For `documents`, see `open_netcdf`.
+    For the parquet files of a reference set, return the store and hierarchy of the reference set.
     """
     location, store = resolved.location, resolved.store
     source = store if documents is None else MemoizingStore(store, documents)
@@ -283,10 +281,7 @@ def _set_byte_order(root: Group, endian: Literal["little", "big"]) -> None:
 
 
 def _warn_of_big_endian(root: Group, store: Store) -> None:
-    """Warn about big-endian variables that netCDF-C may have stored as little-endian by mistake.
-
-    Releases of netCDF-C up to 4.9.2 have this bug.
-    """
+    """Warn about big-endian variables that netCDF-C may have stored as little-endian by mistake."""
     names = [
         variable.path
         for group in root.walk()
@@ -306,11 +301,7 @@ def _warn_of_big_endian(root: Group, store: Store) -> None:
 
 
 def _log_unmasked_zeros(root: Group, store: Store) -> None:
-    """Log a warning that names the arrays whose zeros are not masked.
-
-    These arrays belong to a reference set and have the fill value 0. Their zeros are not masked,
-    because 0 may be only HDF5's default rather than a mark for missing data.
-    """
+    """Log a warning that names the arrays whose zeros are not masked."""
     names = [
         variable.path
         for variable in root.all_variables()

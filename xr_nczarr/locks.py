@@ -83,8 +83,8 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801 (as in funct
 class ThreadLimiter:
     """A limit on how many threads of this process run the wrapped functions at the same time.
 
-    A thread that has waited for one second runs anyway. Without this timeout, threads that wait
-    for each other could block forever.
+    A thread that has waited for one second runs anyway, so that threads cannot block each other
+    forever.
     """
 
     _all: ClassVar[WeakSet[ThreadLimiter]] = WeakSet()
@@ -95,10 +95,7 @@ class ThreadLimiter:
         self._all.add(self)
 
     def limit(self, work: Callable[[_A], None]) -> Callable[[_A], None]:
-        """Wrap `work` in a function that waits for a free slot before running it.
-
-        If no slot is free after one second, `work` runs anyway.
-        """
+        """Wrap `work` in a function that waits for a free slot before running it."""
 
         def run(argument: _A) -> None:
             free = self._free

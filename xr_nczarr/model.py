@@ -201,10 +201,9 @@ class ChunkKeys:
 
     The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions.
 
-    `alternative` is the separator with which to look up a chunk that is not found with `separator`.
-    An alternative is needed if the metadata does not declare the separator. For example, versions
-    of zarr-python before 2.8 did not record that an array uses ``/``. If the metadata declares the
-    separator, `alternative` is empty.
+    `alternative` is a second separator, to try if a chunk is not found with `separator`. It is
+    empty if the metadata declares the separator. For example, zarr-python before 2.8 did not record
+    that an array uses ``/``.
     """
 
     prefix: str
@@ -479,12 +478,13 @@ def child_path(path: str, name: str) -> str:
 def is_unicode(values: np.ndarray[Any, Any]) -> bool:
     """Return whether all strings in an array are valid Unicode.
 
-    In a structured array, all fields are checked. NumPy raises SystemError when it converts an
-    invalid string to str, and crashes when it hashes an invalid string.
+    In a structured array, all fields are checked.
     """
     if values.dtype.names is not None:
         return all(is_unicode(values[name]) for name in values.dtype.names)
     if values.dtype.kind != "U":
         return True
+    # NumPy raises SystemError when it converts an invalid string to str, and crashes when it hashes
+    # one.
     points = np.ascontiguousarray(values).view(f"{values.dtype.str[0]}u4")
     return not (points > sys.maxunicode).any()

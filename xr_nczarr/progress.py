@@ -86,8 +86,8 @@ class Progress:
 class _RemoteProgress:
     """The unpickled form of a `Progress`.
 
-    The bar itself remains in the client process. On a `distributed` worker, each count is sent to
-    the client as an event with the topic `topic`. Anywhere else, counts are ignored.
+    A `distributed` worker sends each count to the bar in the client process. Anywhere else, counts
+    are ignored.
     """
 
     def __init__(self, topic: str) -> None:
