@@ -141,8 +141,8 @@ def _read_coordinates(
 ) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
     """Return the values of a group's dimension coordinates, and the errors of unusable coordinates.
 
-    Both dicts are keyed by name. Empty coordinates, and coordinates in `source.as_stored` that
-    cannot be read, are in neither of them.
+    Both dicts are keyed by name. Neither contains coordinates without elements, or coordinates in
+    `source.as_stored` that cannot be read.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}
@@ -216,9 +216,9 @@ def _nothing_to_close() -> None:
 
 
 def _remove_conflicting_scalars(source: StoredGroup, variables: dict[Any, Variable]) -> list[str]:
-    """Remove scalars that have the name of a dimension from `variables`, and return warnings.
+    """Remove scalar variables that have the name of a dimension, and return warning messages.
 
-    Raise MetadataError for such a scalar if ``on_unsupported="raise"`` was passed.
+    `variables` is changed in place. Raise MetadataError instead if ``on_unsupported="raise"``.
     """
     messages = []
     dimensions = {dim for variable in variables.values() for dim in variable.dims}

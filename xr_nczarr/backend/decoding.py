@@ -6,10 +6,10 @@ whole array are replaced with the same operations on each chunk. Each chunk is c
 thread that decompresses it, while the chunk is still in the processor's cache. The resulting values
 are bitwise identical to xarray's own.
 
-How xarray decodes numbers depends only on their dtype and a few attributes. For each combination of
+The decoding of numbers depends only on their dtype and a few attributes. For each combination of
 dtype and attributes, xarray therefore decodes the metadata of only one variable. The result is then
-applied to all other variables with the same combination. This saves time, because most variables in
-a large dataset share a few combinations.
+applied to all other variables with the same combination. Most variables in a large dataset share a
+few combinations.
 """
 
 from __future__ import annotations
@@ -197,9 +197,8 @@ def find_undecodable(
     variables, arrays, decoding, dropped
         As in `decode_variables`. The variables are not changed.
     failed
-        Errors that are already known, keyed by variable name. They are included in the result.
-        Variables with a known error are not decoded again, so that their chunks are not read a
-        second time.
+        Known errors, keyed by variable name. They are included in the result. These variables are
+        not decoded again, so that their chunks are not read twice.
 
     Raises
     ------
@@ -270,9 +269,8 @@ def decoding_error(
     error
         The error raised by xarray or by reading the values.
     array
-        The stored array if the error is caused by its values, else None. This function searches the
-        array for a missing chunk, because xarray may be unable to decode the fill values that
-        replace such a chunk.
+        The stored array if its values cause the error, else None. It is searched for a missing
+        chunk, because xarray may be unable to decode the fill value that replaces the chunk.
     attribute
         Name of the attribute that causes the error, or None if unknown.
     all_values

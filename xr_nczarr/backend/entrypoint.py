@@ -151,8 +151,8 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
         """Open a group and all its descendants as a dict of Datasets, keyed by path.
 
-        As in other engines, the paths are absolute, or relative to `group` if it is passed. See
-        `open_dataset` for the options. All of them except `open_dataset_options` are supported.
+        As in other engines, the paths are absolute, or relative to `group` if it is passed. The
+        options are those of `open_dataset`, except `open_dataset_options`.
         """
         indexed = _makes_indexes(sys._getframe(1))
         datasets = self._open_groups(filename_or_obj, options, indexed)
@@ -163,7 +163,7 @@ use_zarr_fill_value_as_mask, assume_endian, codecs, trust, limits, threads
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open a group and all its descendants as a DataTree.
 
-        See `open_dataset` for the options. All of them except `open_dataset_options` are supported.
+        The options are those of `open_dataset`, except `open_dataset_options`.
         """
         indexed = _makes_indexes(sys._getframe(1))
         return DataTree.from_dict(self._open_groups(filename_or_obj, options, indexed))

@@ -86,7 +86,6 @@ class UnreadableArray:
 
 @lru_cache(None)
 def _async_readers() -> ThreadPoolExecutor:
-    """Return the thread pool for asynchronous reads."""
     # The default pool of an event loop has only four more threads than the machine has processors.
     # Reads spend most of their time waiting for responses.
     return ThreadPoolExecutor(_MAX_ASYNC_READS, "load-async")
@@ -260,7 +259,6 @@ class CodedArray(_Selectable):
 
 
 def _apply_coder(coder: Any, encoded: Any, declared: np.dtype[Any]) -> Any:
-    """Decode values with one of xarray's coders."""
     function: Any = getattr(coder, "func", None)
     if "use_cftime" in getattr(function, "keywords", ()):
         return decode_dates(function, np.asarray(encoded), declared)
