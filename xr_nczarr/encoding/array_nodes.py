@@ -142,11 +142,11 @@ def requested_shapes(
     Chunk lengths are requested with the key ``chunks`` or ``chunksizes``. ``chunks`` takes
     precedence, as in `to_zarr`. However, opening a variable sets both keys to the same lengths. If
     the user has since changed only ``chunksizes``, it takes precedence. The value ``chunks="auto"``
-    has the same meaning as no value. If no lengths are requested, None is returned in their place.
+    has the same meaning as no value. If neither key is set, the lengths are None.
 
     Shards are requested with the key ``shards``. They are returned as a dict with the member
-    ``shape`` and any other settings, such as ``index_location``. If no shards are requested, None
-    is returned in their place.
+    ``shape`` and any other settings, such as ``index_location``. If the key is not set, they are
+    None.
 
     If a shape is specified as a single integer, all dimensions get this length.
 

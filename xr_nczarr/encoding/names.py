@@ -115,7 +115,6 @@ def user_attributes(
 
 
 def _is_set_by_zarr_engine(name: str, value: Any, dimensions: Sequence[Hashable]) -> bool:
-    """Return whether an attribute of a variable was set by xarray's zarr engine."""
     if name == XARRAY_DIMENSIONS:
         return isinstance(value, list) and all(dimension in value for dimension in dimensions)
     annotations = BY_DIALECT["nczarr-preview"]

@@ -35,8 +35,8 @@ def typed_text(variable: Variable, name: str) -> Variable:
     Missing strings become empty strings, as in xarray. Arrays of two kinds are converted:
 
     - Arrays of NumPy's StringDType.
-    - Dask arrays of objects in which all items are strings or missing, and at least one is a
-      string. If the dtype declares an item type, the array is not converted.
+    - Dask arrays of objects without a declared item type. All items must be strings or missing, and
+      at least one must be a string.
 
     Any other variable is returned unchanged.
     """
