@@ -120,8 +120,8 @@ class Tree:
         unlimited
             Names of the dimensions to create as unlimited.
         growing
-            Names of the dimensions along which the array may grow, in addition to unlimited
-            dimensions. The choice of chunks depends on them.
+            Names of further dimensions along which the array may grow. They affect the choice of
+            chunks.
         """
         sizes = [*zip(variable.dimensions, variable.data.shape, strict=True)][len(dimensions) :]
         trailing = [self.dimension(group, dim, size, dim in unlimited) for dim, size in sizes]
