@@ -232,9 +232,8 @@ class ShardSpec:
         Codecs applied to the whole shard, in encoding order. The metadata lists them after the
         sharding codec. If this tuple is not empty, each read has to decode the whole shard.
     leading
-        Number of codecs that precede the sharding codec in the list of codecs at this level of
-        nesting. These codecs are part of `ArrayNode.codecs`, because this package applies them to
-        each inner chunk.
+        Number of codecs that the metadata lists before the sharding codec. They are part of
+        `ArrayNode.codecs`, because this package applies them to each inner chunk.
     order
         For each dimension of the shard index, the corresponding dimension of the array. The
         dimensions are permuted if the metadata lists a ``transpose`` before the sharding codec. An
