@@ -23,7 +23,7 @@ from xr_nczarr.backend.decoding import (
 )
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, decoder_errors_as_metadata
 from xr_nczarr.backend.opened_encoding import xarray_attributes
-from xr_nczarr.backend.reader import StoredGroup, fetching_coordinates
+from xr_nczarr.backend.reader import StoredGroup, prefetch_coordinates
 from xr_nczarr.backend.times import for_empty_times
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote
@@ -42,7 +42,7 @@ def build_groups(
     The keys of the returned dict are paths relative to the group. The group itself has the key
     ``"/"``. See `build_dataset` for `decoding` and `indexed`.
     """
-    coordinate_store = fetching_coordinates(opened, group.walk())
+    coordinate_store = prefetch_coordinates(opened, group.walk())
     top = "" if group.path == "/" else group.path
     return {
         item.path.removeprefix(top) or "/": build_dataset(
@@ -75,8 +75,8 @@ def build_dataset(
         the coordinates itself, because an error raised while xarray reads them would make opening
         fail.
     coordinate_store
-        The result of `fetching_coordinates` for all groups that are opened together. If None,
-        `fetching_coordinates` is called for this group alone.
+        The result of `prefetch_coordinates` for all groups that are opened together. If None,
+        `prefetch_coordinates` is called for this group alone.
     """
     dropped = decoding["drop_variables"]
     source = StoredGroup(opened, group, dropped, coordinate_store=coordinate_store)

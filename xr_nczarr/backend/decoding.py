@@ -348,7 +348,7 @@ def normalize_packing(attributes: dict[Any, Any]) -> None:
       xarray would decode values to the dtype of that integer. The values could then overflow, and
       missing values could not be represented as NaN.
     """
-    attributes |= {key: unwrapped(attributes[key]) for key in PACKING_KEYS if key in attributes}
+    attributes |= {key: as_scalar(attributes[key]) for key in PACKING_KEYS if key in attributes}
     scale = attributes.get("scale_factor")
     if isinstance(scale, int | np.integer) and not isinstance(scale, bool):
         declared = [attributes.get(key) for key in ("_FillValue", "missing_value")]
@@ -357,8 +357,8 @@ def normalize_packing(attributes: dict[Any, Any]) -> None:
         attributes["scale_factor"] = float(scale) if masks else int(scale)
 
 
-def unwrapped(value: Any) -> Any:
-    """Unwrap an array or list that contains a single number. Return any other value unchanged."""
+def as_scalar(value: Any) -> Any:
+    """Return the number in an array or list of one number, or any other value unchanged."""
     items = value.ravel() if isinstance(value, np.ndarray) else value
     is_single = isinstance(items, list | np.ndarray) and len(items) == 1
     return items[0] if is_single and isinstance(items[0], Real) else value

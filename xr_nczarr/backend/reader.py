@@ -58,8 +58,8 @@ class StoredGroup:
     undecodable
         Errors for the variables that xarray cannot decode, keyed by name.
     coordinate_store
-        The result of `fetching_coordinates` for all groups that are opened together. If None,
-        `fetching_coordinates` is called for this group alone.
+        The result of `prefetch_coordinates` for all groups that are opened together. If None,
+        `prefetch_coordinates` is called for this group alone.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class StoredGroup:
         coordinate_store: Store | None = None,
     ) -> None:
         if coordinate_store is None:
-            coordinate_store = fetching_coordinates(opened, [group])
+            coordinate_store = prefetch_coordinates(opened, [group])
         self.coordinate_store = coordinate_store
         self.reopened = partial(
             StoredGroup, opened, group, drop_variables, coordinate_store=coordinate_store
@@ -270,7 +270,7 @@ class StoredGroup:
         )
 
 
-def fetching_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
+def prefetch_coordinates(opened: OpenedStore, groups: Iterable[Group]) -> Store:
     """Wrap a remote store so that small dimension coordinates of `groups` are fetched together.
 
     When any of these coordinates is first read, the chunks of all of them are fetched concurrently.

@@ -9,7 +9,7 @@ import numpy as np
 from xarray import Variable, conventions
 from xarray.coding.variables import CFScaleOffsetCoder
 
-from xr_nczarr.backend.decoding import PACKING_KEYS, unwrapped
+from xr_nczarr.backend.decoding import PACKING_KEYS, as_scalar
 from xr_nczarr.encoding.blockwise import blockwise
 from xr_nczarr.errors import ConflictError
 
@@ -375,7 +375,7 @@ def with_float_scale(encoding: Mapping[str, Any]) -> dict[str, Any]:
     With an integer scale factor, xarray would pack numbers in the scale factor's integer type. A
     scale factor or offset that is a list or array of one number is replaced with that number.
     """
-    scalars = {key: unwrapped(encoding[key]) for key in PACKING_KEYS if key in encoding}
+    scalars = {key: as_scalar(encoding[key]) for key in PACKING_KEYS if key in encoding}
     scale = np.asarray(scalars.get("scale_factor"))
     whole = {"scale_factor": scale.astype("f8")[()]} if scale.dtype.kind in "iu" else {}
     return {**encoding, **scalars, **whole}

@@ -94,7 +94,7 @@ def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict
 def encode_as_stored(
     variable: Variable,
     stored: Variable,
-    target: NetcdfVariable,
+    existing: NetcdfVariable,
     *,
     widening: bool = False,
 ) -> Any:
@@ -106,7 +106,7 @@ def encode_as_stored(
     ----------
     stored
         The stored variable, as returned by `decode_stored`.
-    target
+    existing
         The stored variable in the netCDF data model.
     widening
         Whether strings may be longer than the stored width. If True, the returned array is wider if
@@ -121,17 +121,17 @@ def encode_as_stored(
         also rejects fractional values, and a float dtype also rejects integers that it cannot
         represent exactly.
     """
-    assert target.node is not None
-    name = target.name
+    assert existing.node is not None
+    name = existing.name
     check_items(variable, name)
     _check_kind(variable, stored, name)
-    dtype = target.node.dtype
+    dtype = existing.node.dtype
     # The data of an index variable cannot be replaced, so a base variable is needed. It is copied,
     # so that loaded values are not cached in `variable`.
     new = variable.to_base_variable().copy(deep=False)
     if not new.size:  # an empty array has no values of the wrong type
         new.data = np.empty(new.shape, stored.dtype)
-    if dtype.hasobject and target.kind == "other" and new.dtype == object:
+    if dtype.hasobject and existing.kind == "other" and new.dtype == object:
         return new.data  # bytes of any length
     encoding = {key: value for key, value in stored.encoding.items() if key in VALUE_KEYS}
     if is_time(new):
@@ -146,37 +146,37 @@ def encode_as_stored(
         finer = any(encoding.get(key) != new.encoding[key] for key in packing)
         rounding: Rounding = "none" if finer else "packing"
         encoding = with_float_scale(encoding)
-        return encode_numbers(new.data, dtype, encoding, rounding, target.path)
+        return encode_numbers(new.data, dtype, encoding, rounding, existing.path)
     if new.dtype.kind == dtype.kind == "c":
         new.data = as_type(new.data, dtype)
     new.attrs, new.encoding = {}, encoding
-    return _encode_text_as_stored(new, stored, target, widening=widening)
+    return _encode_text_as_stored(new, stored, existing, widening=widening)
 
 
 def _encode_text_as_stored(
-    new: Variable, stored: Variable, target: NetcdfVariable, *, widening: bool
+    new: Variable, stored: Variable, existing: NetcdfVariable, *, widening: bool
 ) -> Any:
     """Encode values other than times and real numbers with the encoding of a stored variable."""
-    assert target.node is not None
-    name = target.name
+    assert existing.node is not None
+    name = existing.name
     # xarray does not join characters along a dimension that variables of other types use as well.
-    dtype, joined = target.node.dtype, stored.ndim < len(target.node.shape)
+    dtype, joined = existing.node.dtype, stored.ndim < len(existing.node.shape)
     if new.dtype.kind not in "OSUT" and stored.dtype.kind in "OSUT":  # objects other than strings
         if not new.isnull().all():
             _check_kind(new, stored, name)
         new = new.copy(data=without_missing(new.data, TEXT))
-    if is_unicode_dtype(new.dtype) and target.kind == "string" and dtype.kind == "S":
+    if is_unicode_dtype(new.dtype) and existing.kind == "string" and dtype.kind == "S":
         width = max(dtype.itemsize, largest(measured_width, new.data) if widening else 0)
         return padded(new.data, np.dtype(f"S{width}"))
     if joined or dtype.kind in "SU":
-        fixed = np.dtype(f"S{target.node.shape[-1]}") if joined else dtype
+        fixed = np.dtype(f"S{existing.node.shape[-1]}") if joined else dtype
         new.data = in_width(new.data, fixed, name)
     encoded = cf_encoded(new, name)
     encoded = EncodedStringCoder(allows_unicode=True).encode(encoded, name=name)
     if joined:
         encoded = CharacterArrayCoder().encode(encoded, name=name)
     if dtype.hasobject:
-        return valid_text(encoded.data, dtype, target.path)
+        return valid_text(encoded.data, dtype, existing.path)
     return as_type(encoded.data, dtype)
 
 

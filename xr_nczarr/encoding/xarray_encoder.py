@@ -35,7 +35,9 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
     for key, variable in variables.items():
         with ErrorContext(variable=str(key)):
             _refuse_missing_dates(variable, str(key))
-            prepared[key] = cf_encoded(variable, str(key)) if _is_all_nat(variable) else variable
+            prepared[key] = (
+                cf_encoded(variable, str(key)) if _needs_proleptic_calendar(variable) else variable
+            )
         # xarray looks up the value as the name of a variable. This can fail for a list or an array,
         # for example a bounding box.
         attributes = prepared[key].attrs
@@ -70,7 +72,7 @@ def encoded_alone(variable: Variable, name: str) -> Variable:
     """
     _refuse_missing_dates(variable, name)
     calendar = variable.encoding.get("calendar")
-    if _is_all_nat(variable):
+    if _needs_proleptic_calendar(variable):
         # The result is the same, because there are no valid times to convert.
         variable = variable.copy(deep=False)
         variable.encoding["calendar"] = "proleptic_gregorian"
@@ -103,7 +105,7 @@ def _refuse_missing_dates(variable: Variable, name: str) -> None:
         )
 
 
-def _is_all_nat(variable: Variable) -> bool:
+def _needs_proleptic_calendar(variable: Variable) -> bool:
     """Return whether xarray may fail to encode a variable because it has no valid times."""
     if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
         return False

@@ -177,9 +177,9 @@ class _Planner:
         variables, attributes = conventions.encode_dataset_coordinates(dataset)
         for name in map(str, dataset.variables):
             if name in stored and (path, name) not in unchanged:
-                target = group.variables[name]
-                with ErrorContext(variable=target.path):
-                    self._plan_variable(target, variables[name], stored[name], region)
+                existing = group.variables[name]
+                with ErrorContext(variable=existing.path):
+                    self._plan_variable(existing, variables[name], stored[name], region)
         if new:
             # xarray would drop units that new bounds share with their coordinate. These units can
             # differ from those in the store, so stored coordinates are left out.
@@ -269,7 +269,7 @@ class _Planner:
 
     def _plan_variable(
         self,
-        target: NetcdfVariable,
+        existing: NetcdfVariable,
         new: Variable,
         stored: Variable,
         region: Mapping[str, slice],
@@ -278,7 +278,7 @@ class _Planner:
 
         `new` and `stored` are decoded. Dimensions that are not in `region` are written in full.
         """
-        dim, name, node = self.options.append_dim, target.name, target.node
+        dim, name, node = self.options.append_dim, existing.name, existing.node
         assert node is not None
         if node.chunk_runs:
             raise UnsupportedError(
@@ -293,7 +293,7 @@ class _Planner:
             return
         node = with_stored_separator(node, self.opened.store)
         whole = self.options.mode != "r+" and not region
-        data = encode_as_stored(new, stored, target, widening=whole and not node.shards)
+        data = encode_as_stored(new, stored, existing, widening=whole and not node.shards)
         if data.dtype.kind == "S" and data.dtype.itemsize > node.dtype.itemsize:
             array = self.opened.hierarchy.nodes[node.path]  # as declared in its metadata document
             assert isinstance(array, ArrayNode)
@@ -301,11 +301,11 @@ class _Planner:
             self.widened.append((array, with_width(array, data.dtype.itemsize)))
             node = with_width(node, data.dtype.itemsize)
             data = data.astype(f"S{node.dtype.itemsize}")
-        shape = target.shape or node.shape
+        shape = existing.shape or node.shape
         if dim is not None:
-            check_beyond_end(target, self.opened.store)
+            check_beyond_end(existing, self.opened.store)
             axis, size = new.dims.index(dim), pieces[dim].stop
-            dimension = target.dimensions[axis]
+            dimension = existing.dimensions[axis]
             self.grown[dimension.path] = replace(dimension, size=size)
             shape = (*shape[:axis], size, *shape[axis + 1 :])
         written = tuple([pieces[str(name)] for name in new.dims])

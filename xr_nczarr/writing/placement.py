@@ -194,17 +194,17 @@ def check_within_array(node: ArrayNode, region: Region) -> None:
         )
 
 
-def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
+def check_beyond_end(existing: NetcdfVariable, store: Store) -> None:
     """Raise ConflictError if chunks contain values beyond the end of an array.
 
     Fill values are accepted. An append would make all other values part of the array.
     """
-    assert target.node is not None
+    assert existing.node is not None
     # An array can be shorter than its unlimited dimension. The missing elements are read as fill
     # values, even if chunks contain other values.
-    node = replace(target.readable_node, stored_shape=())
+    node = replace(existing.readable_node, stored_shape=())
     array, whole = ChunkedArray(node, store), [slice(0, size) for size in node.shape]
-    for axis, first in enumerate(target.node.shape):
+    for axis, first in enumerate(existing.node.shape):
         step, size = node.object_shape[axis], node.shape[axis]
         for start in range(first, size, step):
             slab = [*whole[:axis], slice(start, min(start + step, size)), *whole[axis + 1 :]]
@@ -213,7 +213,7 @@ def check_beyond_end(target: NetcdfVariable, store: Store) -> None:
             if not np.array_equal(values, fill, equal_nan=values.dtype.kind in "fcmM"):
                 raise ConflictError(
                     f"chunks contain values beyond the end of the array, which has shape "
-                    f"{target.node.shape}; an append would make these values part of the array",
+                    f"{existing.node.shape}; an append would make these values part of the array",
                     remedy="Copy the store with xr_nczarr.copy (nczarr copy), and append to the "
                     "copy",
                     store=store.name,
