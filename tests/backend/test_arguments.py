@@ -65,7 +65,7 @@ def test_nczarr_engine_accepts_all_zarr_engine_arguments(stored):
     assert read(stored, **{**defaults, "engine": "nczarr"}) == VALUES
 
 
-def test_options_can_be_passed_in_open_dataset_options_or_as_keyword_arguments(document):
+def test_options_can_be_passed_in_open_dataset_options(document):
     options = {"group": "sub"}
     assert read(document, open_dataset_options=options) == [97, 98]
     options["drop_variables"] = "t"
@@ -91,9 +91,7 @@ def test_error_for_unsupported_argument_suggests_fix(stored, options, message):
 
 
 @pytest.mark.parametrize("group", [None, "", "/", "a", "/a", "a/", "a/b"])
-def test_open_groups_function_returns_same_names_with_nczarr_zarr_and_netcdf4_engines(
-    tmp_path, group
-):
+def test_open_groups_returns_same_names_with_every_engine(tmp_path, group):
     dataset = xr.Dataset({"v": ("x", [1, 2])})
     paths = dict.fromkeys(("/", "/a", "/a/b", "/c"), dataset)
     tree = xr.DataTree.from_dict(paths)

@@ -79,7 +79,7 @@ def test_exact_default_fill_value_is_recovered_from_rounded_value(tmp_path: Path
 
 # Regression D20
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_missing_chunks_of_arrays_without_fill_value_are_read_as_zeros(
+def test_missing_chunks_without_fill_value_are_read_as_zeros(
     tmp_path: Path, nczarr: bool, way: str
 ) -> None:
     chunks = {"0": np.array([1, 2], "i4").tobytes()}
@@ -106,9 +106,7 @@ def test_integers_without_declared_fill_value_stay_integers(
 
 
 # Regression D24
-def test_netcdf_c_default_fill_values_in_plain_zarr_are_not_masked(
-    tmp_path: Path, way: str
-) -> None:
+def test_netcdf_c_default_fill_values_are_not_masked(tmp_path: Path, way: str) -> None:
     store = file_url(tmp_path / "s", "zarr")
     with netCDF4.Dataset(store, "w") as dataset:
         dataset.createDimension("x", 3)
@@ -122,7 +120,7 @@ def test_netcdf_c_default_fill_values_in_plain_zarr_are_not_masked(
 
 # Regression D24
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_nczarr_and_zarr_engines_mask_same_fill_values_of_plain_zarr_v2(
+def test_plain_zarr_v2_is_masked_as_by_engine_zarr(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)
@@ -134,7 +132,7 @@ def test_nczarr_and_zarr_engines_mask_same_fill_values_of_plain_zarr_v2(
 
 
 # Regression D25
-def test_empty_strings_are_not_masked_as_missing_values(tmp_path: Path, way: str) -> None:
+def test_empty_strings_are_not_masked(tmp_path: Path, way: str) -> None:
     store = write_netcdf_c(tmp_path / "s")
     assert read(store, way).words.values.tolist() == ["a", "", "émile", "zz"]
     texts = bytes(numcodecs.VLenUTF8().encode(np.array(["", "x"], object)))
@@ -144,7 +142,7 @@ def test_empty_strings_are_not_masked_as_missing_values(tmp_path: Path, way: str
 
 
 # Regression D20
-def test_chunks_omitted_by_xarray_because_they_contain_only_zeros_are_read_as_zeros(
+def test_chunks_omitted_by_xarray_are_read_as_zeros(
     tmp_path: Path,
 ) -> None:
     written = xr.Dataset(
@@ -164,7 +162,7 @@ def test_chunks_omitted_by_xarray_because_they_contain_only_zeros_are_read_as_ze
 
 
 # Regression D20
-def test_xr_nczarr_and_netcdf_c_read_same_values_from_missing_chunks_without_fill_value(
+def test_missing_chunks_in_no_fill_mode_match_netcdf_c(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(file_url(tmp_path / "s"), "w") as dataset:
@@ -178,9 +176,7 @@ def test_xr_nczarr_and_netcdf_c_read_same_values_from_missing_chunks_without_fil
 
 
 @pytest.mark.parametrize("mode", ["nczarr,file", "zarr,file"])
-def test_string_fill_values_that_look_like_base64_are_read_as_text(
-    tmp_path: Path, mode: str
-) -> None:
+def test_string_fill_values_resembling_base64_are_read_as_text(tmp_path: Path, mode: str) -> None:
     url = f"file://{tmp_path}/s#mode={mode}"
     fills = {"a": "none", "b": "é", "c": "AAAA", "d": "Zg==", "cut": "fill"}
     with netCDF4.Dataset(url, "w") as dataset:

@@ -145,9 +145,7 @@ def index(size, *, outside=False):
 @pytest.mark.filterwarnings("ignore:Out of bound index:DeprecationWarning")  # from NumPy 2.2
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), name=st.sampled_from(KINDS))
-def test_lazy_selections_return_same_values_as_selections_of_loaded_data(
-    variables_of_every_kind, data, name
-):
+def test_lazy_selections_return_same_values_as_eager_ones(variables_of_every_kind, data, name):
     path, held = variables_of_every_kind
     lazy = opened(path, cache=False, decode_cf=name != "undecoded")[name].variable
     eager = held[name].variable
@@ -237,9 +235,7 @@ def test_opening_store_reads_only_metadata(http_server, stored, tmp_path):
         ),
     ],
 )
-def test_selection_fetches_only_chunks_that_contain_selected_values(
-    selection, chunks, http_server, stored
-):
+def test_selection_fetches_only_needed_chunks(selection, chunks, http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["v"]
     http_server.clear()
@@ -250,7 +246,7 @@ def test_selection_fetches_only_chunks_that_contain_selected_values(
     assert sorted(requested) == sorted(chunks)
 
 
-def test_reading_row_of_uncompressed_chunk_fetches_only_bytes_of_that_row(http_server, stored):
+def test_reading_row_of_uncompressed_chunk_fetches_only_that_row(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "s"))
     variable = opened(f"{http_server.url}/s")["raw"]
     http_server.clear()
@@ -259,7 +255,7 @@ def test_reading_row_of_uncompressed_chunk_fetches_only_bytes_of_that_row(http_s
     assert request.range == "bytes=16-31"
 
 
-def test_opening_store_sends_few_get_requests_and_no_list_requests(s3_server, stored, tmp_path):
+def test_opening_store_sends_few_requests_and_lists_nothing(s3_server, stored, tmp_path):
     options = {"storage_options": s3_server.storage_options}
     url = s3_server.upload(stored, "single")
     s3_server.clear()
@@ -418,7 +414,7 @@ def test_lazy_arrays_have_small_pickles_and_stable_dask_tokens(stored, s3_server
         assert tokenize(array) == tokenize(lazy(target, **extra)) == tokenize(copy)
 
 
-def test_coordinates_from_different_s3_endpoints_have_different_dask_tokens():
+def test_dask_tokens_of_coordinates_depend_on_s3_endpoint():
     tokens = set()
     for server in ("http://one.example", "http://two.example"):
         options = {"anon": True, "endpoint_url": server}

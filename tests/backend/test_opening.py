@@ -64,9 +64,7 @@ def test_local_store_can_be_opened_through_paths_urls_and_mappings(name, stored)
 
 @pytest.mark.parametrize("prefix", ["", "store/"], ids=["keys at the root", "under one folder"])
 @pytest.mark.parametrize("spell", ["{}", "file://{}#mode=nczarr,zip", "zip::file://{}"])
-def test_zip_file_opens_if_store_is_at_its_root_or_in_single_folder(
-    prefix, spell, stored, tmp_path
-):
+def test_zip_file_with_store_at_root_or_in_folder_opens(prefix, spell, stored, tmp_path):
     path = write_zip(tmp_path / "store.zip", read_objects(stored), prefix=prefix)
     target = spell.format(path)
     if target.startswith("zip::") and prefix:
@@ -86,9 +84,7 @@ def test_http_store_without_directory_listing_opens(spell, stored, http_server):
     check(xr.open_dataset(spell.format(http_server.url), engine="nczarr"))
 
 
-def test_error_for_http_store_that_cannot_be_listed_suggests_consolidated_metadata(
-    http_server, stored
-):
+def test_error_for_unlistable_http_store_suggests_consolidated_metadata(http_server, stored):
     shutil.copytree(stored, Path(http_server.root, "plain"))
     for file in Path(http_server.root, "plain").rglob(".zattrs"):
         file.write_text("{}")
@@ -105,7 +101,7 @@ def test_s3_store_opens(fragment, stored, s3_server):
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.10"])
-def test_store_can_be_opened_and_explained_without_s3_list_permission(release, tmp_path, s3_server):
+def test_store_opens_without_s3_list_permission(release, tmp_path, s3_server):
     write_vintage(tmp_path / "store", sample(release), release)
     s3_server.restore({f"store/{k}": data for k, data in read_objects(tmp_path / "store").items()})
     url, options = f"{s3_server.url}/store", s3_server.storage_options
@@ -155,7 +151,7 @@ def test_opening_missing_store_raises_not_found_error(tmp_path, s3_server, http_
 
 
 @pytest.mark.parametrize("protocol", ["zip", "tar"])
-def test_damaged_archive_raises_storage_error_that_includes_archive_name(tmp_path, protocol):
+def test_error_for_damaged_archive_includes_its_name(tmp_path, protocol):
     (tmp_path / "damaged").write_bytes(b"not an archive")
     url = f"{protocol}://x::file://{tmp_path}/damaged"
     with pytest.raises(StorageError, match=rf"^{protocol}://x::file://.*damaged: "):
@@ -298,7 +294,7 @@ def test_option_of_wrong_type_is_rejected(option, value):
     ],
     ids=str,
 )
-def test_xr_nczarr_storage_option_of_wrong_type_is_rejected(option, value, tmp_path):
+def test_storage_option_of_wrong_type_is_rejected(option, value, tmp_path):
     with pytest.raises(ValueError, match=f"{option}.* must be .*, not "):
         xr.open_dataset(tmp_path, engine="nczarr", storage_options={option: value})
 

@@ -144,7 +144,7 @@ def zeros(path):
     return path
 
 
-def test_unmasked_zero_fill_value_in_reference_set_is_logged_once(tmp_path, caplog):
+def test_unmasked_zero_fill_value_is_logged_once(tmp_path, caplog):
     path = zeros(tmp_path / "refs.json")
     with caplog.at_level(logging.INFO, logger="xr_nczarr"):
         dataset = xr.open_dataset(path, engine="nczarr")
@@ -158,7 +158,7 @@ def test_unmasked_zero_fill_value_in_reference_set_is_logged_once(tmp_path, capl
     assert "use_zarr_fill_value_as_mask" in record.getMessage()
 
 
-def test_zero_fill_value_in_reference_set_is_not_masked_regardless_of_target_type(tmp_path):
+def test_zero_fill_value_is_not_masked_in_any_reference_set(tmp_path):
     path = zeros(tmp_path / "refs.json")
     references = json.loads(path.read_text())
     options = {"storage_options": {"fo": references}}
@@ -280,7 +280,7 @@ def test_scaling_does_not_overflow_dtype_of_scale_factor():
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_variable_with_integer_scale_factor_and_missing_values_is_decoded_to_floats(version):
+def test_missing_values_with_integer_scale_factor_become_nan(version):
     attributes = {"scale_factor": 10} | ({"_FillValue": 1} if version == 3 else {})
     store = written(version, data=np.arange(3, dtype="i2"), fill_value=1, attributes=attributes)
     # xarray 2025 only warns, and continues with the integer to which NaN was cast.
@@ -302,7 +302,7 @@ def test_variable_with_integer_scale_factor_and_missing_values_is_decoded_to_flo
     ],
     ids=lambda attributes: "-".join(attributes),
 )
-def test_null_cf_attributes_have_same_effect_with_nczarr_and_zarr_engines(version, attributes):
+def test_null_cf_attributes_have_same_effect_as_with_engine_zarr(version, attributes):
     fill = None if version == 2 else 0
     store = written(version, data=np.arange(2.0), fill_value=fill, attributes=attributes)
     xr.testing.assert_identical(
@@ -313,7 +313,7 @@ def test_null_cf_attributes_have_same_effect_with_nczarr_and_zarr_engines(versio
 @pytest.mark.parametrize("decoding", [{}, {"mask_and_scale": False}], ids=["masked", "unmasked"])
 @pytest.mark.parametrize("fill", [None, 0])
 @pytest.mark.parametrize("dtype", ["f8", "i2", "U1", "S1"])
-def test_null_fill_value_attribute_has_no_effect_on_zarr_fill_value(dtype, fill, decoding):
+def test_null_fill_value_attribute_does_not_replace_zarr_fill_value(dtype, fill, decoding):
     attributes = {"_FillValue": None}
     fill = {"U1": "", "S1": b""}.get(dtype, fill) if fill == 0 else fill
     data = np.arange(2).astype(dtype)
@@ -360,7 +360,7 @@ def test_plain_zarr_json_attributes_survive_every_kind_of_rewrite(tmp_path, vers
         assert json.dumps(stored) == json.dumps(JSON)
 
 
-def test_json_attributes_copied_to_nczarr_get_types_inferred_by_netcdf_c(tmp_path):
+def test_copied_json_attributes_get_types_inferred_by_netcdf_c(tmp_path):
     attributes = {"small": 5, "large": 2**40, "several": [1, 2], "deep": {"a": [1]}, "none": None}
     plain = put(tmp_path / "plain", {".zgroup": {"zarr_format": 2}, ".zattrs": attributes})
     xr_nczarr.copy(plain, tmp_path / "copy")
@@ -381,7 +381,7 @@ def test_dump_shows_json_attributes_as_netcdf_c_reads_them(tmp_path):
         assert line in text
 
 
-def test_array_added_to_nczarr_store_by_zarr_python_keeps_json_attributes(tmp_path):
+def test_array_added_by_zarr_python_keeps_json_attributes(tmp_path):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1, 2])}, attrs={"n": np.int16(1)}), tmp_path / "s")
     group = zarr.open_group(tmp_path / "s", mode="r+", use_consolidated=False)
     attributes = {"_ARRAY_DIMENSIONS": ["x"], "deep": {"a": 1}}
@@ -448,7 +448,7 @@ def test_big_endian_times_are_returned_in_native_byte_order(version, dtype):
     assert json.loads(objects["v/.zarray"])["dtype"][0] == ">"
 
 
-def test_chunks_and_original_shape_in_encoding_of_scalar_are_empty_tuples():
+def test_encoding_of_scalar_has_empty_chunks_and_shape():
     for version in (2, 3):
         store = zarr.storage.MemoryStore()
         xr.Dataset({"v": ((), 1.5)}).to_zarr(store, zarr_format=version, consolidated=False)
@@ -462,7 +462,7 @@ def test_chunks_and_original_shape_in_encoding_of_scalar_are_empty_tuples():
     assert (encoding["chunks"], encoding["original_shape"]) == ((), ())
 
 
-def test_dask_blocks_of_sharded_array_have_same_shape_as_shards():
+def test_dask_blocks_of_sharded_array_match_shards():
     store = written(3, data=np.arange(8), chunks=(2,), shards=(4,))
     objects = {key: data.to_bytes() for key, data in store._store_dict.items()}
     dataset = xr.open_dataset(objects, engine="nczarr", chunks={}).v
@@ -520,7 +520,7 @@ def test_variables_have_same_order_as_in_consolidated_metadata(version):
     assert list(xr.open_dataset(store, engine="zarr").variables) == list(result.variables)
 
 
-def test_variables_are_sorted_by_name_if_store_has_no_consolidated_metadata(tmp_path):
+def test_variables_are_sorted_by_name_without_consolidated_metadata(tmp_path):
     dataset = xr.Dataset({name: ("x", [1, 2]) for name in ORDER})
     dataset.to_zarr(tmp_path / "a", zarr_format=2, consolidated=False)
     assert list(xr.open_dataset(tmp_path / "a", engine="nczarr").variables) == sorted(ORDER)
@@ -561,7 +561,7 @@ def store_of_swapped_numbers(path):
     return put(path, names)
 
 
-def test_opening_store_with_big_endian_numbers_in_old_nczarr_layout_warns_once(tmp_path):
+def test_big_endian_numbers_in_old_layout_cause_one_warning(tmp_path):
     store = store_of_swapped_numbers(tmp_path / "s")
     with pytest.warns(UserWarning, match="declared as big-endian .*/v, /w.*assume_endian") as seen:
         wrong = xr.open_dataset(store, engine="nczarr").v
@@ -573,7 +573,7 @@ def test_opening_store_with_big_endian_numbers_in_old_nczarr_layout_warns_once(t
 
 
 @pytest.mark.parametrize("target", ["t.nczarr", "t.nc"])
-def test_big_endian_numbers_in_old_nczarr_layout_are_copied_in_correct_byte_order(tmp_path, target):
+def test_copy_corrects_byte_order_if_assume_endian_is_passed(tmp_path, target):
     source, target = store_of_swapped_numbers(tmp_path / "s"), str(tmp_path / target)
     with warnings.catch_warnings(action="error"):
         xr_nczarr.copy(source, target, assume_endian="little")
@@ -583,7 +583,7 @@ def test_big_endian_numbers_in_old_nczarr_layout_are_copied_in_correct_byte_orde
         assert dataset.v.values.tolist() == dataset.w.values.tolist() == [0, 1, 2]
 
 
-def test_opening_store_with_big_endian_numbers_in_newest_layout_does_not_warn():
+def test_big_endian_numbers_in_newest_layout_cause_no_warning():
     store = {}
     encoding = {"v": {"endian": "big"}}
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1, 2])}), store, encoding=encoding)

@@ -52,7 +52,7 @@ def test_opening_cost_grows_linearly_with_number_of_variables_and_groups(tmp_pat
 
 
 @pytest.mark.parametrize("action", ["open", "point", "stretch", "info", "explain", "verify"])
-def test_array_size_does_not_affect_cost_of_opening_reading_or_inspecting_store(tmp_path, action):
+def test_cost_of_operations_is_independent_of_array_size(tmp_path, action):
     actions: dict[str, Callable[[str, xr.Dataset], Any]] = {
         "open": lambda path, _: xr.open_dataset(path, engine="nczarr", chunks=None),
         "point": lambda _, data: data["v"][567].values,

@@ -111,7 +111,7 @@ def test_parquet_reference_sets_open_through_reference_urls_and_filesystems(memo
     assert read(f"reference::{url}") == VALUES
 
 
-def test_parquet_reference_set_can_be_read_from_local_disk_or_s3_or_web_server(
+def test_parquet_reference_set_is_read_from_disk_s3_and_http(
     tmp_path, folder, http_server, s3_server
 ):
     for root in (tmp_path / "local", Path(http_server.root)):
@@ -174,14 +174,14 @@ def test_reference_options_apply_to_parquet_reference_sets(memory, tmp_path):
         xr.open_dataset(tmp_path / "plain", engine="nczarr", storage_options=options)
 
 
-def test_zarr_store_whose_name_looks_like_reference_set_can_be_read(memory, tmp_path):
+def test_zarr_store_named_like_reference_set_can_be_read(memory, tmp_path):
     dataset = xr.Dataset({"t": ("x", VALUES)})
     for target in (f"{tmp_path}/a.parq", "memory://plain/a.parquet", f"{tmp_path}/a.json"):
         xr_nczarr.to_nczarr(dataset, target)
         assert read(target) == VALUES
 
 
-def test_opening_reference_mapper_with_unflushed_changes_raises_unsupported_error(memory):
+def test_reference_mapper_with_unflushed_changes_is_rejected(memory):
     memory.pipe("/data.bin", data())
     out = put_records(memory, "/refs/set", "memory://data.bin")
     out["t/1"] = ["memory://data.bin", 8, 16]
@@ -208,7 +208,7 @@ def test_writing_to_parquet_reference_set_is_rejected(memory):
     }
 
 
-def test_parquet_reference_set_can_be_inspected_verified_rewritten_and_copied(memory, tmp_path):
+def test_tools_accept_parquet_reference_sets(memory, tmp_path):
     memory.pipe("/data.bin", data())
     put_records(memory, "/refs/set", "memory://data.bin")
     url = "memory://refs/set"
@@ -371,7 +371,7 @@ def test_reference_options_that_do_not_affect_reading_are_accepted(groups):
     assert read("reference://", storage_options=older) == [0, 1]
 
 
-def test_reference_sets_and_zip_files_in_filesystem_root_directory_can_be_opened(groups, memory):
+def test_files_in_root_of_filesystem_can_be_opened(groups, memory):
     for target in ("memory://set.json", "memory:///set.json", "reference::memory://set.json"):
         assert read(target) == [0, 1]
     assert read("set.json", storage_options={"target_protocol": "memory"}) == [0, 1]

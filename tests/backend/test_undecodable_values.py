@@ -17,14 +17,14 @@ from xr_nczarr.backend.lazy import decoder_errors_as_metadata
     ],
     ids=str,
 )
-def test_warning_about_undecodable_attribute_includes_attribute_name(attributes):
+def test_warning_about_undecodable_attribute_includes_its_name(attributes):
     message = r"^/a was not decoded: mapping, attribute .*variable /a\)"
     with pytest.warns(xr.SerializationWarning, match=message):
         dataset = xr.open_dataset(plain_objects(**attributes), engine="nczarr")
     assert dataset["a"].values.tolist() == [1, 2]
 
 
-def test_empty_time_variable_whose_bounds_attribute_is_not_text_opens_with_warning():
+def test_non_text_bounds_of_empty_time_variable_cause_warning():
     objects = plain_objects(
         shape=[0], units="days since 2000-01-01", calendar="noleap", bounds=[0, 1]
     )
@@ -34,7 +34,7 @@ def test_empty_time_variable_whose_bounds_attribute_is_not_text_opens_with_warni
 
 
 @pytest.mark.parametrize("attributes", [{"scale_factor": "text"}, {"add_offset": "0.5"}], ids=str)
-def test_error_raised_on_load_for_undecodable_attribute_includes_variable_name(attributes):
+def test_load_error_for_undecodable_attribute_includes_variable_name(attributes):
     with (
         xr.open_dataset(plain_objects(**attributes), engine="nczarr") as dataset,
         pytest.raises(MetadataError, match=r"mapping.*cannot decode.*\ba\b.*decode_cf") as caught,

@@ -43,7 +43,7 @@ DIALECTS = {
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_stores_from_every_netcdf_c_release_are_read_with_correct_values_and_types(
+def test_stores_from_every_netcdf_c_release_are_read_correctly(
     tmp_path: Path, release: str, way: str
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
@@ -59,7 +59,7 @@ def test_dask_workers_read_stores_from_every_netcdf_c_release(
 
 
 @pytest.mark.parametrize(("release", "dialect"), DIALECTS.items())
-def test_store_dialect_is_reported_in_dataset_encoding_and_by_info(
+def test_dialect_is_reported_in_encoding_and_by_info(
     tmp_path: Path, release: str, dialect: str
 ) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
@@ -191,7 +191,7 @@ def test_dask_workers_read_plain_zarr(plain_zarr: Path, workers: Any) -> None:
 
 
 @pytest.mark.parametrize("consolidated", [True, False, None])
-def test_stores_written_by_xarray_open_identically_with_nczarr_and_zarr_engines(
+def test_xarray_stores_open_as_with_engine_zarr(
     tmp_path: Path, consolidated: bool | None, way: str
 ) -> None:
     store = tmp_path / "store.zarr"
@@ -238,9 +238,7 @@ def test_scalar_from_netcdf_c_4_9_0_has_no_dimensions(tmp_path: Path, way: str) 
 
 
 # Regression D7
-def test_characters_stored_as_unicode_by_netcdf_c_4_9_0_are_read_as_bytes(
-    tmp_path: Path, way: str
-) -> None:
+def test_characters_declared_as_unicode_are_read_as_bytes(tmp_path: Path, way: str) -> None:
     content = Group({"n": 3}, {"c": Var(("/n",), np.array([*"abc"], "S1"), fill="")})
     store = write_vintage(tmp_path / "s", content, "4.9.0")
     assert json.loads((store / "c/.zarray").read_text())["dtype"] == "<U1"
@@ -270,9 +268,7 @@ def test_netcdf_c_4_8_0_store_opens_with_typed_attributes(tmp_path: Path, way: s
 
 
 # Regression D10
-def test_variables_in_stores_written_in_noxarray_mode_have_anonymous_dimensions(
-    tmp_path: Path, way: str
-) -> None:
+def test_dimensions_of_noxarray_stores_are_anonymous(tmp_path: Path, way: str) -> None:
     result = read(write_netcdf_c(tmp_path / "s", "nczarr,noxarray"), way, **RAW)
     anonymous = tuple(f"_Anonymous_Dimension_{size}" for size in (3, 4))
     assert result.padded_f4.dims == anonymous

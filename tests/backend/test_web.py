@@ -54,7 +54,7 @@ def test_stores_are_found_through_index_pages_of_web_servers(served, hidden, spe
         assert all(path.startswith("/data%20set/") for path in paths)
 
 
-def test_store_found_through_index_pages_opens_identically_with_nczarr_and_zarr_engines(tmp_path):
+def test_store_with_index_pages_opens_as_with_engine_zarr(tmp_path):
     dataset = tree().to_dataset()
     dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
     with IndexServer(tmp_path) as server:
@@ -65,7 +65,7 @@ def test_store_found_through_index_pages_opens_identically_with_nczarr_and_zarr_
     assert result[0].identical(result[1])
 
 
-def test_netcdf_c_4_8_0_store_at_web_server_root_is_found(tmp_path):
+def test_store_at_root_of_web_server_is_found(tmp_path):
     write_vintage(tmp_path / "store", sample("4.8.0"), "4.8.0")
     with IndexServer(tmp_path / "store", hidden=True) as server:
         dataset = xr.open_dataset(server.url, engine="nczarr")
@@ -169,7 +169,7 @@ def test_links_from_index_page_to_other_folders_are_ignored(link):
     ],
     ids=str,
 )
-def test_web_page_without_folder_listing_is_not_treated_as_index_page(page):
+def test_other_pages_are_not_treated_as_index_pages(page):
     assert names_in_index(page.encode(), URL) is None
 
 
@@ -200,7 +200,7 @@ def cached(request):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("consolidated", [None, True])
-def test_store_opens_even_if_server_sends_web_pages_for_missing_objects(
+def test_store_opens_if_server_sends_pages_for_missing_objects(
     http_server, cached, zarr_format, consolidated
 ):
     with warnings.catch_warnings():
@@ -212,9 +212,7 @@ def test_store_opens_even_if_server_sends_web_pages_for_missing_objects(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_netcdf_c_stores_open_even_if_server_sends_web_pages_for_missing_objects(
-    http_server, cached, release
-):
+def test_netcdf_c_stores_open_if_pages_replace_missing_objects(http_server, cached, release):
     write_vintage(Path(http_server.root, "store"), sample(release), release)
     expected = xr.open_groups(f"{http_server.root}/store", engine="nczarr")
     http_server.fallback = PAGE
@@ -321,7 +319,7 @@ def test_web_page_returned_by_http_mapper_raises_storage_error(http_server):
         opened(mapper)
 
 
-def test_chunk_is_treated_as_missing_if_http_status_is_configured_to_mean_missing(
+def test_missing_status_option_applies_to_chunks(
     http_server: HttpServer,
 ) -> None:
     with netCDF4.Dataset(file_url(Path(http_server.root, "s")), "w") as dataset:
