@@ -89,7 +89,7 @@ def test_chunks_in_fortran_order_are_read_correctly(tmp_path: Path, nczarr: bool
         ({}, "/"),
     ],
 )
-def test_nested_chunk_keys_are_found_even_if_separator_is_undeclared(
+def test_nested_chunk_keys_are_found_without_declared_separator(
     tmp_path: Path, members: dict[str, Any], separator: str, way: str
 ) -> None:
     values = np.arange(4, dtype="i4").reshape(2, 2)
@@ -169,7 +169,7 @@ def test_request_is_retried_after_truncated_response(http_server: HttpServer, wa
 
 @pytest.mark.parametrize("kind", ["mapping", "local", "zip", "obstore", "references"])
 @pytest.mark.parametrize("separator", [".", "/"])  # the second one is not declared
-def test_reading_part_of_uncompressed_chunk_with_wrong_size_raises_error(tmp_path, kind, separator):
+def test_reading_part_of_chunk_of_wrong_size_raises_error(tmp_path, kind, separator):
     values = np.arange(24, dtype="i4").reshape(2, 12)
     folder = one_array(tmp_path / "s", array_document((2, 12), chunks=[1, 12]), {})
     chunk = folder / f"v/1{separator}0"
@@ -193,7 +193,7 @@ def test_reading_part_of_uncompressed_chunk_with_wrong_size_raises_error(tmp_pat
 
 
 @pytest.mark.parametrize("size", [3 << 20, 8 << 30])
-def test_error_for_oversized_chunk_object_suggests_rewriting_chunk(tmp_path, size):
+def test_error_for_oversized_chunk_suggests_rewriting_it(tmp_path, size):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0, 2.0])}), tmp_path / "s")
     os.truncate(tmp_path / "s/t/0", size)
     variable = xr.open_dataset(tmp_path / "s", engine="nczarr").t

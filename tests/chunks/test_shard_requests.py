@@ -76,7 +76,7 @@ def test_only_shard_index_and_needed_inner_chunks_are_fetched(served, location):
 
 @pytest.mark.parametrize("inner", ["start", "end"])
 @pytest.mark.parametrize("outer", ["start", "end"])
-def test_reading_value_in_nested_shards_fetches_two_indexes_and_one_chunk(served, outer, inner):
+def test_value_in_nested_shards_needs_two_indexes_and_one_chunk(served, outer, inner):
     server = served(**nested(outer, inner))
     index = 4 * 16 + 4
     assert fetched(server, 20, 5) == [("0/0", index), ("0/0", index), ("0/0", CELL)]
