@@ -70,9 +70,7 @@ def test_closed_pipe_ends_command_silently():
 @pytest.mark.parametrize(
     ("command", "target", "code"), [("dump", "one", 0), ("info", "nothing", 2)]
 )
-def test_closed_output_stream_affects_neither_exit_code_nor_other_output_stream(
-    command, target, code, tmp_path
-):
+def test_closed_stream_does_not_affect_exit_code_or_other_stream(command, target, code, tmp_path):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), tmp_path / "one")
     shell = f"{sys.executable} -m xr_nczarr {command} {tmp_path}/{target} "
     for closed in (">&-", "2>&-"):
@@ -106,7 +104,7 @@ def test_comma_separated_arguments_can_contain_spaces(tmp_path, capsys):
     assert " 1×1 " in str(xr_nczarr.info(tmp_path / "two"))
 
 
-def test_commands_on_one_group_do_not_report_other_groups_as_missing(tmp_path):
+def test_commands_on_one_group_ignore_other_groups(tmp_path):
     inner = xr.Dataset({"w": (("y", "x"), [[1.0, 2.0]])})
     tree = xr.DataTree.from_dict({"/": xr.Dataset({"v": ("x", [1.0, 2.0])}), "/g": inner})
     xr_nczarr.to_nczarr(tree, tmp_path / "one", consolidated=False)
@@ -138,7 +136,7 @@ def test_selections_by_label_and_position_are_equivalent(tmp_path, capsys):
     )
 
 
-def test_error_for_exceeded_limit_suggests_option_that_increases_limit(tmp_path, capsys):
+def test_error_for_exceeded_limit_suggests_increasing_it(tmp_path, capsys):
     xr_nczarr.to_nczarr(xr.Dataset({"t": ("x", [1.0]), "u": ("x", [2.0])}), tmp_path / "s")
     store, other = str(tmp_path / "s"), str(tmp_path / "other")
     assert main(["info", store, "--limit", "max_nodes=1"]) == 2

@@ -220,9 +220,7 @@ def http(folder):
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_each_usage_error_is_printed_on_one_line_with_suggested_fix(
-    wrong, folder, http, monkeypatch, capsys
-):
+def test_each_usage_error_is_printed_on_one_line(wrong, folder, http, monkeypatch, capsys):
     words, message = WRONG[wrong]
     if wrong in ("gs without gcsfs", "az without adlfs"):
         monkeypatch.setitem(sys.modules, "gcsfs", None)
