@@ -145,7 +145,7 @@ def test_casts_use_configured_rounding_mode(rounding):
     assert stored(node, LARGE) == np.array(ROUNDED_LARGE[rounding]).tobytes().hex()
 
 
-def test_nearest_away_mode_rounds_largest_double_below_one_half_to_zero():
+def test_nearest_away_mode_rounds_numbers_just_below_half_to_zero():
     node = array_of("float64", cast_value("int8", rounding="nearest-away"), BYTES, shape=(2,))
     assert stored(node, [np.nextafter(0.5, 0), -np.nextafter(0.5, 0)]) == "0000"
 
@@ -175,9 +175,7 @@ def test_nearest_away_mode_rounds_largest_double_below_one_half_to_zero():
         "far above uint8",
     ],
 )
-def test_values_outside_integer_range_are_rejected_clamped_or_wrapped_as_configured(
-    value, data_type, clamped, wrapped
-):
+def test_out_of_range_option_applies_to_integers(value, data_type, clamped, wrapped):
     dtype = "float64" if isinstance(value, float) else "int32"
     for out_of_range, expected in (("clamp", clamped), ("wrap", wrapped)):
         codec = cast_value(data_type, out_of_range=out_of_range)
@@ -190,7 +188,7 @@ def test_values_outside_integer_range_are_rejected_clamped_or_wrapped_as_configu
         stored(node, [value])
 
 
-def test_values_outside_float_range_are_rejected_or_clamped_to_infinity_as_configured():
+def test_out_of_range_option_applies_to_floats():
     node = array_of("float64", cast_value("float16", out_of_range="clamp"), LITTLE)
     expected = np.array([np.inf, -np.inf, 65504, -0.0], "f2")
     assert stored(node, [65520, -1e300, 65519, -0.0]) == expected.tobytes().hex()
@@ -222,7 +220,7 @@ def test_first_matching_scalar_map_entry_wins():
     np.testing.assert_array_equal(decoded, [np.nan, 1, 7, 9, 3])
 
 
-def test_cast_value_codec_applies_same_rules_when_decoding_and_encoding():
+def test_decoding_applies_same_rules_as_encoding():
     node = array_of("int8", cast_value("float32"), LITTLE, shape=(1,))
     codec = compile_codec(node)
     assert codec.decode(np.array([2.5], "<f4").tobytes()).tolist() == [2]
@@ -324,7 +322,7 @@ def test_decoding_rejects_integers_that_are_not_multiples_of_scale():
         codec.decode(b"\x64")
 
 
-def test_writing_floats_not_preserved_by_scaling_is_rejected(tmp_path):
+def test_floats_not_preserved_by_scaling_are_rejected(tmp_path):
     dataset = xr.Dataset({"v": ("x", np.array([1e30, 1], "f4"))})
     encoding = {"v": {"codecs": [{"id": "scale_offset", "scale": 1e20}], "fill_value": 0}}
     with pytest.raises(ChunkError, match="the filters would change"):
@@ -360,7 +358,7 @@ def test_byte_order_applies_to_output_of_numcodecs_filters(endian):
     assert stored(array_of("float32", filters, BYTES, shape=(2,)), [0.5, 1]) == "050a"
 
 
-def test_compressors_after_cast_use_item_size_of_cast_dtype():
+def test_compressors_use_item_size_of_cast_dtype():
     node = array_of("float64", shape=(4,), codecs=[LITTLE])
     codecs = [
         CodecSpec("cast_value", {"data_type": "int16"}),
@@ -390,7 +388,7 @@ def test_sharded_values_are_cast_per_inner_chunk(tmp_path, inside):
     assert (again.codecs, again.shards) == (node.codecs, node.shards)
 
 
-def test_filter_that_depends_on_element_order_cannot_precede_sharding_codec():
+def test_delta_filter_before_sharding_is_rejected():
     delta = {"name": "numcodecs.delta", "configuration": {"dtype": "<f4"}}
     error = array_of("float32", delta, sharded([2, 3], [LITTLE]), shape=(4, 6)).error
     assert isinstance(error, UnsupportedError)
@@ -474,7 +472,7 @@ def test_variables_cast_to_non_numeric_types_are_unreadable(tmp_path, stored):
         xr.open_dataset(store, on_unsupported="raise", **options)
 
 
-def test_chunk_of_wrong_size_for_cast_value_codec_raises_chunk_error():
+def test_decoding_chunk_of_wrong_size_raises_chunk_error():
     codec = compile_codec(array_of("float64", cast_value("int16"), LITTLE))
     for size in (0, 7, 9, 32):
         with pytest.raises(ChunkError, match=f"stored data is {size} bytes long; expected 8"):
@@ -495,7 +493,7 @@ def write(folder, values, codecs, **encoding):
 PACKED = [{"id": "scale_offset", "scale": 10}, {"id": "cast_value", "data_type": "int16"}]
 
 
-def test_rewriting_variable_packed_by_codecs_keeps_codecs_in_v3(tmp_path):
+def test_rewriting_variable_keeps_packing_codecs_in_v3(tmp_path):
     members = write(tmp_path, [0.5, -2.5, 100], PACKED)
     expected = [scale_offset(scale=10), cast_value("int16"), LITTLE]
     assert (members["codecs"], members["fill_value"]) == (expected, 0)
@@ -540,7 +538,7 @@ def test_fill_value_not_preserved_by_cast_is_rejected(tmp_path, fill):
     assert not (tmp_path / "s").exists()
 
 
-def test_fill_value_in_scalar_map_of_cast_value_codec_is_preserved(tmp_path):
+def test_fill_value_in_scalar_map_is_preserved(tmp_path):
     maps = {"encode": [[np.nan, -1]], "decode": [[-1, np.nan]]}
     codecs = [PACKED[0], {**PACKED[1], "scalar_map": maps}]
     members = write(tmp_path, [0.5, np.nan, np.nan], codecs, fill_value=np.nan, chunks=2)

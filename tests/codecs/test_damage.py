@@ -315,7 +315,7 @@ def test_decompressed_string_size_is_limited():
 
 
 @pytest.mark.parametrize("dtype", ["S16", [("a", "<i4"), ("s", "S16")], "V20"], ids=str)
-def test_error_for_strings_decoded_into_fixed_size_dtype_suggests_kerchunk_vlen_encode_option(
+def test_error_for_strings_in_fixed_size_dtype_suggests_vlen_encode(
     dtype,
 ):
     """With ``vlen_encode="null"``, kerchunk refers to strings elsewhere in the HDF5 file."""

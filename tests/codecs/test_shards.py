@@ -85,7 +85,7 @@ def test_shard_index_entries_touching_shard_boundaries_are_accepted():
     assert result.tolist() == [list(entry) for entry in entries]
 
 
-def test_inner_chunks_that_overlap_index_at_start_of_shard_are_rejected():
+def test_inner_chunks_that_overlap_leading_index_are_rejected():
     index = make_index((2,), (1,), at_start=True)
     entries = encode_entries(index, [(index.length - 1, 5), (50, 5)])
     with pytest.raises(ChunkError, match="outside the shard"):

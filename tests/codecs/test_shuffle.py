@@ -43,7 +43,7 @@ def test_shuffle_uses_item_size_if_element_size_is_zero(dtype, size, stored):
 
 
 @pytest.mark.parametrize("dtype", ["<f4", "<f8"])
-def test_shuffle_without_element_size_uses_numcodecs_default(dtype):
+def test_shuffle_uses_numcodecs_element_size_by_default(dtype):
     array = np.array([0, 1, 2, 3], dtype)
     codec = parsed_codec(dtype, 4, {"id": "shuffle"})
     assert_decodes(codec, shuffle(array.tobytes(), 4), array)
@@ -56,7 +56,7 @@ def test_invalid_element_size_is_rejected(stored):
 
 
 @pytest.mark.parametrize("engine", ["zarr", "nczarr", "kerchunk"])
-def test_shuffle_without_element_size_uses_numcodecs_default_in_plain_zarr_v2(tmp_path, engine):
+def test_plain_zarr_v2_shuffle_uses_numcodecs_default(tmp_path, engine):
     values = np.arange(8.0)
     filters = [{"id": "shuffle"}]
     documents = {
@@ -77,7 +77,7 @@ def test_shuffle_without_element_size_uses_numcodecs_default_in_plain_zarr_v2(tm
 @pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 @pytest.mark.parametrize("dtype", ["<i4", "<f8", "S5"])
-def test_shuffle_without_element_size_uses_item_size_in_zarr_v3(tmp_path, dtype):
+def test_zarr_v3_shuffle_uses_item_size_by_default(tmp_path, dtype):
     values = np.arange(8).astype(dtype)
     codecs = [{"name": "numcodecs.shuffle", "configuration": {}}]
     zarr.create_array(tmp_path, shape=(8,), dtype=dtype, compressors=codecs)[:] = values
