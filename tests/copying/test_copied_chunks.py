@@ -35,7 +35,7 @@ def test_strings_in_json_and_msgpack_chunks_are_copied(target, codec):
 
 # A copy of big-endian numbers decoded and encoded every chunk.
 @pytest.mark.parametrize("dtype", [">f4", ">i2"])
-def test_big_endian_chunks_are_copied_unchanged_even_if_some_chunks_are_missing(tmp_path, dtype):
+def test_incomplete_big_endian_variable_is_copied_unchanged(tmp_path, dtype):
     source, target = tmp_path / "source", tmp_path / "target"
     values = np.arange(35).reshape(5, 7).astype(dtype)
     encoding = {"t": {"dtype": dtype, "chunksizes": (2, 3), "zlib": True, "_FillValue": 9}}

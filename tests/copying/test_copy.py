@@ -63,7 +63,7 @@ def test_copy_preserves_content_of_stores_from_every_netcdf_c_release(
     assert not [key for key in os.listdir(target) if "unfinished" in key]
 
 
-def test_unwritten_values_of_netcdf_variable_in_no_fill_mode_are_copied_as_zeros(
+def test_unwritten_values_in_no_fill_mode_become_zeros(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with netCDF4.Dataset(tmp_path / "file.nc", "w") as file:
@@ -76,7 +76,7 @@ def test_unwritten_values_of_netcdf_variable_in_no_fill_mode_are_copied_as_zeros
     assert opened.v.values.tolist() == [0, 0, 0]
 
 
-def test_netcdf_file_is_copied_with_xarray_engine_if_netcdf4_is_missing(
+def test_netcdf_file_can_be_copied_without_netcdf4(
     tmp_path: Path,
 ) -> None:
     with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
@@ -118,7 +118,7 @@ def write_netcdf_file(path: Path) -> Path:
     return path
 
 
-def test_netcdf_c_reads_same_content_from_netcdf_file_and_its_copy(tmp_path: Path) -> None:
+def test_netcdf_c_reads_same_content_from_copy(tmp_path: Path) -> None:
     source, target = write_netcdf_file(tmp_path / "a.nc"), tmp_path / "store"
     assert xr_nczarr.copy(source, target).arrays == 15
     with netCDF4.Dataset(source) as first, netCDF4.Dataset(file_url(target)) as second:
@@ -153,7 +153,7 @@ def test_reference_set_can_be_copied_to_zip_file(tmp_path: Path) -> None:
         xr_nczarr.copy(source, target)
 
 
-def test_unlimited_dimension_unsupported_by_target_layout_is_rejected_or_made_fixed() -> None:
+def test_unsupported_unlimited_dimension_is_rejected_or_made_fixed() -> None:
     source: dict[str, bytes] = {}
     target: dict[str, bytes] = {}
     xr_nczarr.to_nczarr(FIELD, source, unlimited_dims=["t"])
@@ -216,9 +216,7 @@ def test_netcdf_string_attributes_are_copied_to_plain_zarr_unchanged(
 
 
 @pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf", "scipy"])
-def test_arrays_copied_with_xarray_engine_equal_those_copied_with_netcdf_c(
-    tmp_path: Path, engine: str
-) -> None:
+def test_xarray_engines_copy_same_arrays_as_netcdf_c(tmp_path: Path, engine: str) -> None:
     """The engine scipy does not set `source` in the encoding of variables."""
     source = tmp_path / "a.nc"
     if engine == "scipy":
@@ -463,7 +461,7 @@ def test_chunks_are_reencoded_if_target_needs_different_metadata(tmp_path: Path)
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
-def test_inner_chunks_become_chunks_in_copy_to_zarr_version_without_sharding(
+def test_inner_chunks_become_chunks_in_version_without_shards(
     zarr_format: Any,
 ) -> None:
     first: dict[str, Any] = {}
@@ -801,7 +799,7 @@ def test_concurrent_copies_to_same_object_store_target_are_rejected() -> None:
         xr_nczarr.copy(first, target)
 
 
-def test_repeating_interrupted_copy_from_plain_http_starts_over_and_explains_why(
+def test_interrupted_copy_from_plain_http_restarts_with_explanation(
     http_server, tmp_path: Path, capsys
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -818,9 +816,7 @@ def test_repeating_interrupted_copy_from_plain_http_starts_over_and_explains_why
     assert read_objects(target) == read_objects(whole)
 
 
-def test_interrupted_copy_to_zip_file_leaves_no_files_and_starts_over_if_repeated(
-    http_server, tmp_path: Path
-) -> None:
+def test_interrupted_copy_to_zip_file_leaves_no_files(http_server, tmp_path: Path) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
     target = f"file://{tmp_path}/copy.zip#mode=nczarr,zip"
     http_server.fault("status", path="*/b/1", status=403)
@@ -845,7 +841,7 @@ def test_booleans_can_be_copied_to_plain_zarr(codecs: Any) -> None:
     xr.testing.assert_identical(xr.open_dataset(third, engine="nczarr"), dataset)
 
 
-def test_copy_to_plain_zarr_does_not_mask_netcdf_default_fill_values(tmp_path: Path) -> None:
+def test_copy_to_plain_zarr_does_not_mask_default_fill_values(tmp_path: Path) -> None:
     values = np.array([1, -2147483647, 3, -2147483647], "i4")
     source, target = tmp_path / "source", tmp_path / "target"
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", values)}), source, encoding={"v": {"chunks": 2}})
@@ -916,7 +912,7 @@ def test_copy_keeps_fill_value_attribute_not_representable_in_dtype(
 
 # Copying characters with a numeric fill value raised an AttributeError.
 @pytest.mark.parametrize(("dtype", "fill_value"), [("i4", np.float64(1.5)), ("S1", np.int32(3))])
-def test_copy_keeps_fill_value_attribute_whose_type_differs_from_variable_type(
+def test_copy_keeps_fill_value_attribute_of_other_type(
     tmp_path: Path, dtype: str, fill_value: Any
 ) -> None:
     source, target = tmp_path / "source.nc", dict[str, bytes]()
@@ -951,7 +947,7 @@ def test_copying_variable_with_unencodable_attributes_to_nczarr_is_rejected(
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("fill_value", [5, {"a": 1}, [1, 2]], ids=str)
-def test_copy_of_strings_keeps_fill_value_attribute_that_is_not_text(
+def test_copy_of_strings_keeps_non_text_fill_value_attribute(
     fill_value: Any, dialect: str, zarr_format: int
 ) -> None:
     source = plain_objects(_FillValue=fill_value)

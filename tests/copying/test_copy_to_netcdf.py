@@ -63,9 +63,7 @@ def test_copy_to_read_only_file_system_raises_storage_error(
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_stores_from_every_netcdf_c_release_can_be_copied_to_files(
-    release: str, tmp_path: Path
-) -> None:
+def test_stores_from_every_netcdf_c_release_can_be_copied(release: str, tmp_path: Path) -> None:
     store = write_vintage(tmp_path / "store", sample(release), release)
     xr_nczarr.copy(store, tmp_path / "out.nc")
     expected = read_groups(store, **RAW)
@@ -95,7 +93,7 @@ def test_copying_strings_containing_nul_is_rejected(tmp_path: Path, place: str) 
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_netcdf_file_copied_from_plain_zarr_has_same_types_as_file_saved_by_xarray(
+def test_plain_zarr_is_copied_with_netcdf_types(
     tmp_path: Path,
 ) -> None:
     times = np.array(["2026-01-01", "2026-01-03"], "M8[ns]")
@@ -115,7 +113,7 @@ def test_netcdf_file_copied_from_plain_zarr_has_same_types_as_file_saved_by_xarr
         assert opened.attrs["many"] == '{"a": 1}'
 
 
-def test_variables_of_types_unsupported_by_netcdf_are_rejected_or_skipped_on_request(
+def test_variables_without_netcdf_type_are_rejected_or_skipped(
     tmp_path: Path,
 ) -> None:
     store, file = tmp_path / "store", tmp_path / "out.nc"
@@ -130,7 +128,7 @@ def test_variables_of_types_unsupported_by_netcdf_are_rejected_or_skipped_on_req
         assert opened["v"][...].dtype == "f8"
 
 
-def test_attributes_with_names_unsupported_by_netcdf_are_rejected_or_skipped_on_request(
+def test_attributes_with_invalid_names_are_rejected_or_skipped(
     tmp_path: Path,
 ) -> None:
     store, file = tmp_path / "store", tmp_path / "out.nc"
@@ -149,7 +147,7 @@ def test_attributes_with_names_unsupported_by_netcdf_are_rejected_or_skipped_on_
         assert opened["v"].ncattrs() == ["units"]
 
 
-def test_zero_length_fixed_dimension_is_rejected_or_made_unlimited_on_request(
+def test_empty_fixed_dimension_is_rejected_or_made_unlimited(
     tmp_path: Path,
 ) -> None:
     store = tmp_path / "store"
@@ -198,9 +196,7 @@ def test_arguments_not_applicable_to_netcdf_files_are_rejected(
     assert not list(tmp_path.glob("out*"))
 
 
-def test_copy_to_netcdf_file_overwrites_only_netcdf_files_and_only_on_request(
-    store: Path, tmp_path: Path
-) -> None:
+def test_only_netcdf_files_are_overwritten_on_request(store: Path, tmp_path: Path) -> None:
     text, file = tmp_path / "text.nc", tmp_path / "out.nc"
     text.write_text("something")
     xr_nczarr.copy(store, file)

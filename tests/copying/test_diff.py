@@ -105,9 +105,7 @@ def test_diff_finds_no_differences_in_copy(release: str, target: str, tmp_path: 
     assert not result.differences, str(result)
 
 
-def test_diff_treats_nans_as_equal_and_ignores_chunk_sizes_by_default(
-    tmp_path: Path, capsys
-) -> None:
+def test_nans_and_chunk_sizes_cause_no_differences_by_default(tmp_path: Path, capsys) -> None:
     def missing(ds: xr.Dataset) -> xr.Dataset:
         return ds.assign(t=ds.t.where(ds.t > 3))
 
@@ -193,7 +191,7 @@ def test_diff_json_output_has_named_fields(tmp_path: Path, capsys) -> None:
     assert output["differences"][0]["path"] == "/t"
 
 
-def test_diff_with_store_that_does_not_exist_exits_with_code_2(tmp_path: Path, capsys) -> None:
+def test_diff_with_missing_store_exits_with_code_2(tmp_path: Path, capsys) -> None:
     assert main(["diff", str(store(tmp_path / "one")), str(tmp_path / "nothing")]) == 2
     assert "nothing" in capsys.readouterr().err
 

@@ -72,7 +72,7 @@ SELECTIONS = {
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_copied_selection_equals_same_selection_made_with_xarray(
+def test_copied_selection_equals_selection_by_xarray(
     source: tuple[Path, dict[str, Any]], selection: str, tmp_path: Path
 ) -> None:
     path, options = source
@@ -96,7 +96,7 @@ def test_copying_variable_also_copies_its_coordinates(
     assert not copied.children
 
 
-def test_copying_variable_also_copies_variables_in_its_coordinates_attribute(
+def test_variables_in_coordinates_attribute_are_also_copied(
     tmp_path: Path,
 ) -> None:
     data = xr.Dataset(
@@ -270,7 +270,7 @@ def test_variables_of_unsupported_types_are_rejected_only_if_selected(tmp_path: 
     assert [item for item in done.skipped if "variable /range" in item]
 
 
-def test_skipped_variables_do_not_count_toward_zarr_v1_limit_of_one_variable(
+def test_skipped_variables_do_not_count_toward_zarr_v1_limit(
     tmp_path: Path,
 ) -> None:
     write_compound_file(tmp_path / "a.nc")
@@ -302,7 +302,7 @@ def test_copying_array_with_too_many_chunks_raises_unsupported_error(size: int, 
     assert "too many to read one by one" in unread
 
 
-def test_part_of_array_with_too_many_chunks_can_be_copied_and_compared() -> None:
+def test_part_of_huge_array_can_be_copied_and_compared() -> None:
     target: dict[str, bytes] = {}
     store, other = (huge_array(10**18, 1, values) for values in (b"abc", b"abx"))
     xr_nczarr.copy(store, target, select={"x": slice(1, 5)})
