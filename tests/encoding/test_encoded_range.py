@@ -135,7 +135,7 @@ def test_missing_times_without_fill_value_are_rejected(attributes):
 
 
 @pytest.mark.parametrize("dtype", ["<i8", ">i8", "f8"])
-def test_missing_times_stored_as_64_bit_numbers_need_no_fill_value(dtype):
+def test_missing_times_in_64_bits_need_no_fill_value(dtype):
     times = xr.Dataset({"v": ("x", np.array(["2000-01-02", "NaT"], "M8[ns]"))})
     encoding = {"units": "days since 2000-01-01", "dtype": dtype}
     xr_nczarr.to_nczarr(times, store := {}, dialect="zarr", encoding={"v": encoding})
@@ -298,9 +298,7 @@ def test_integers_can_be_packed(dtype, packing):
     [("i8", -(2**63) + 2), ("i8", 2**63 - 1), ("u8", 2**64 - 2), ("i4", -(2**31))],
 )
 @pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
-def test_missing_values_are_masked_even_if_floats_cannot_represent_fill_value_exactly(
-    dtype, fill, key, lazy
-):
+def test_missing_values_are_masked_despite_inexact_fill_value(dtype, fill, key, lazy):
     # The first value is netCDF's default for int64, which xarray converts to -2**63 instead of NaN.
     encoding = {"v": {"dtype": dtype, key: np.dtype(dtype).type(fill)}}
     xr_nczarr.to_nczarr(dataset(np.array([1.0, np.nan, 7]), lazy), store := {}, encoding=encoding)
@@ -366,7 +364,7 @@ def test_large_integers_not_representable_as_floats_are_rejected(value, extremes
         pytest.param(5, {"dtype": "u1", "add_offset": 5, "missing_value": 0}, id="offset"),
     ],
 )
-def test_numbers_that_would_be_encoded_as_missing_values_are_rejected(value, encoding, count):
+def test_numbers_encoded_as_missing_value_are_rejected(value, encoding, count):
     values, store = np.array([value, *[40] * count, -20, 200]), {}
     values = values[values > -1] if encoding["dtype"] == "u1" else values
     with pytest.raises(ConflictError, match=f"the value {value}, which .* the missing value"):
@@ -415,9 +413,7 @@ def test_large_integers_representable_as_floats_are_packed():
     st.sampled_from([0.001, 0.1, 1.0, 7.5]),
     st.sampled_from([0.0, -300.0, 12.25]),
 )
-def test_packed_values_round_trip_within_half_a_scale_factor_or_are_rejected(
-    values, kind, dtype, scale, offset
-):
+def test_packed_values_are_accurate_or_rejected(values, kind, dtype, scale, offset):
     original = np.array(values, kind)
     packing = {"dtype": dtype, "scale_factor": scale, "add_offset": offset}
     store = {}

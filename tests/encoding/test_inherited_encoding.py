@@ -31,7 +31,7 @@ def copied(source, **changes):
     return opened(target).v.encoding["chunks"]
 
 
-def test_chunks_changed_after_opening_override_inherited_chunks():
+def test_edited_chunks_take_precedence_over_inherited_ones():
     store = {}
     xr_nczarr.to_nczarr(NUMBERS, store, encoding={"v": {"chunksizes": (2, 4)}})
     source = opened(store)
@@ -41,7 +41,7 @@ def test_chunks_changed_after_opening_override_inherited_chunks():
     assert copied(source.isel(x=slice(3)).drop_encoding()) == (6, 3)
 
 
-def test_changing_only_chunks_or_chunksizes_in_copied_encoding_takes_effect(tmp_path):
+def test_chunks_can_be_edited_in_copied_encoding(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with xr.open_dataset(tmp_path / "a", engine="nczarr") as source:
         for key in ("chunks", "chunksizes"):
@@ -201,7 +201,7 @@ def test_chosen_chunk_sizes_are_logged_with_reason(caplog, leftover, level, mess
     assert chunks in str(xr_nczarr.explain(store))
 
 
-def test_xarray_keeps_inherited_chunks_in_zarr_stores_and_accepts_them_for_netcdf_files(tmp_path):
+def test_xarray_writers_accept_inherited_chunks(tmp_path):
     xr_nczarr.to_nczarr(NUMBERS, tmp_path / "a", encoding={"v": {"chunksizes": (2, 4)}})
     with opened(tmp_path / "a") as source:
         source.to_zarr(tmp_path / "b", zarr_format=2)
@@ -221,9 +221,7 @@ def test_xarray_keeps_inherited_chunks_in_zarr_stores_and_accepts_them_for_netcd
         (3, zarr.codecs.GzipCodec(level=3)),
     ],
 )
-def test_xarray_can_save_dataset_from_zarr_store_as_netcdf_file_regardless_of_codec(
-    tmp_path, zarr_format, codec, engine
-):
+def test_to_netcdf_accepts_encoding_with_any_codec(tmp_path, zarr_format, codec, engine):
     # The engines reject the flags of Blosc and of codecs that a build of HDF5 lacks.
     NUMBERS.to_zarr(
         tmp_path / "a",
@@ -244,7 +242,7 @@ def test_xarray_can_save_dataset_from_zarr_store_as_netcdf_file_regardless_of_co
         assert opened(tmp_path / "c").v.encoding["codecs"] == source.v.encoding["codecs"]
 
 
-def test_encoding_has_netcdf_style_key_for_zstd_but_not_for_blosc(tmp_path):
+def test_encoding_has_netcdf_key_for_zstd_but_not_blosc(tmp_path):
     for compression in ("zstd", "blosc_zstd"):
         encoding = {"v": {"compression": compression}}
         xr_nczarr.to_nczarr(NUMBERS, tmp_path / compression, encoding=encoding)
@@ -311,7 +309,7 @@ def test_shards_from_source_encoding_become_chunks_in_v2():
     xr.testing.assert_identical(opened(plain), NUMBERS)
 
 
-def test_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_explicit():
+def test_invalid_fill_value_is_rejected_only_if_explicit():
     source, target = {}, {}
     xr_nczarr.to_nczarr(
         NUMBERS, source, zarr_format=3, dialect="zarr", encoding={"v": {"fill_value": -70_000}}
@@ -333,9 +331,7 @@ def test_invalid_fill_value_is_ignored_if_inherited_and_rejected_if_explicit():
     ids=["text", "NaN", "bytes", "integer", "float"],
 )
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_fill_value_of_wrong_kind_is_ignored_if_inherited_and_rejected_if_explicit(
-    values, fill, zarr_format
-):
+def test_fill_value_of_wrong_kind_is_rejected_only_if_explicit(values, fill, zarr_format):
     layout, target = {"dialect": "zarr", "zarr_format": zarr_format}, {}
     dataset = xr.Dataset({"v": ("x", np.array(values))})
     with pytest.raises(ConflictError, match=r"fill_value .* does not fit in dtype .*variable v"):
@@ -364,9 +360,7 @@ def test_attribute_with_dataarray_value_is_rejected():
 @pytest.mark.parametrize("new", [np.array([b"xyz"]), np.array(["xyz"]), np.array(["xyz"], object)])
 @pytest.mark.filterwarnings("ignore:.*dtype=object")
 @pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
-def test_strings_appended_to_fixed_width_plain_zarr_arrays_are_not_truncated(
-    tmp_path, zarr_format, dtype, new
-):
+def test_appended_strings_longer_than_fixed_width_are_rejected(tmp_path, zarr_format, dtype, new):
     group = zarr.create_group(tmp_path / "s", zarr_format=zarr_format)
     names = ["x"] if zarr_format == 3 else None
     array = group.create_array("v", shape=(2,), dtype=dtype, chunks=(2,), dimension_names=names)
@@ -397,9 +391,7 @@ TEXTS = [
     ("times", "units"),
     [(["2000-01-02", "NaT"], "days since 2000-01-01"), ([86_400, "NaT"], "hours")],
 )
-def test_missing_times_are_rejected_if_encoding_has_integer_dtype_without_fill_value(
-    chunks, dtype, times, units
-):
+def test_missing_times_in_integers_without_fill_value_are_rejected(chunks, dtype, times, units):
     # Small integers cannot represent xarray's NaT, which was once read back as 2000-01-01.
     if units == "hours" and dtype == "u4" and Version(xr.__version__) < Version("2025.12"):
         pytest.skip("this release of xarray does not decode unsigned time differences")
@@ -463,7 +455,7 @@ def test_requested_dtype_that_would_truncate_strings_is_rejected(texts, chunks):
         assert opened(target).t.astype(str).values.tolist()[-1] == "abcdef"
 
 
-def test_strings_with_bytes_dtype_in_encoding_are_stored_as_utf8():
+def test_strings_requested_as_bytes_are_stored_as_utf8():
     dataset, target = xr.Dataset({"t": ("x", ["\xe9"])}), {}
     xr_nczarr.to_nczarr(dataset, target, encoding={"t": {"dtype": "S2"}})
     assert opened(target).t.values.tolist() == [b"\xc3\xa9"]
@@ -472,7 +464,7 @@ def test_strings_with_bytes_dtype_in_encoding_are_stored_as_utf8():
         xr_nczarr.to_nczarr(longer, {}, encoding={"t": {"dtype": "S3"}})
 
 
-def test_non_utf8_bytes_with_string_dtype_in_encoding_are_rejected():
+def test_non_utf8_bytes_requested_as_strings_are_rejected():
     dataset = xr.Dataset({"t": ("x", [b"\xe9"])})
     with pytest.raises(ConflictError, match="not valid UTF-8"):
         xr_nczarr.to_nczarr(dataset, {}, encoding={"t": {"dtype": "U2"}})
@@ -633,9 +625,7 @@ def test_coordinate_along_unlimited_dimension_gets_large_chunks(dims, grown, exp
 # `to_zarr` rounds -9.9 to -9, which is then read as missing.
 @pytest.mark.parametrize("options", [{}, {"dialect": "zarr"}], ids=["nczarr", "zarr"])
 @pytest.mark.parametrize("mark", [-9.9, 1e6])
-def test_values_are_not_masked_by_inherited_missing_value_that_dtype_cannot_represent(
-    mark, options
-):
+def test_unrepresentable_inherited_missing_value_masks_nothing(mark, options):
     source = xr.Dataset({"v": ("x", np.array([-9, -10, 64], "i2"), {"missing_value": mark})})
     decoded = xr.decode_cf(source)
     assert not decoded.v.isnull().any()

@@ -26,9 +26,7 @@ def test_appended_values_are_packed_with_stored_encoding(path):
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("container", [list, np.array], ids=["list", "array"])
-def test_scale_factor_and_add_offset_can_be_lists_or_arrays_of_one_element(
-    path, dialect, container
-):
+def test_scale_factor_and_add_offset_can_be_one_element_lists(path, dialect, container):
     encoding = {"dtype": "i2", "scale_factor": container([0.5]), "add_offset": container([1])}
     encoding["_FillValue"] = -1
     to_nczarr(packed(1.0, 2.5), path, dialect=dialect, encoding={"p": encoding})
@@ -38,7 +36,7 @@ def test_scale_factor_and_add_offset_can_be_lists_or_arrays_of_one_element(
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_values_can_be_appended_to_array_whose_scale_factor_is_a_list(path, zarr_format):
+def test_values_can_be_appended_if_scale_factor_is_list(path, zarr_format):
     encoding = {"dtype": "i2", "scale_factor": np.array([0.5]), "_FillValue": -1}
     source = packed(1.0, np.nan)
     source.to_zarr(path, encoding={"p": encoding}, zarr_format=zarr_format, consolidated=False)
@@ -83,7 +81,7 @@ def test_negative_integer_is_rejected_for_unsigned_variable(path):
 
 
 # Regression D57
-def test_unsigned_values_are_stored_as_signed_integers_if_encoding_has_key_named_unsigned(path):
+def test_unsigned_encoding_key_stores_values_as_signed_integers(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")
@@ -93,7 +91,7 @@ def test_unsigned_values_are_stored_as_signed_integers_if_encoding_has_key_named
 
 
 # Regression D57
-def test_nan_can_be_appended_but_number_equal_to_missing_value_is_rejected(path):
+def test_appended_number_equal_to_missing_value_is_rejected(path):
     to_nczarr(packed(1.0, 2.0), path, encoding={"p": {"missing_value": 99.0}})
     assert np.isnan(read(path).p.encoding["_FillValue"])
     to_nczarr(packed(3.0, np.nan), path, append_dim="time")
@@ -101,7 +99,7 @@ def test_nan_can_be_appended_but_number_equal_to_missing_value_is_rejected(path)
     assert_rejected(path, "does not fit", packed(99.0), append_dim="time")
 
 
-def test_integers_equal_to_fill_value_can_be_written_to_new_store_and_appended(path):
+def test_integers_equal_to_fill_value_can_be_written(path):
     fill = {"_FillValue": np.int16(-1)}
     first, second = (xr.Dataset({"p": ("time", np.array(v, "i2"))}) for v in ([1, -1], [-1, 2]))
     to_nczarr(first, path, encoding={"p": fill})
@@ -128,7 +126,7 @@ def test_values_too_precise_for_stored_scale_factor_are_rejected(path):
 
 
 # Regression D57
-def test_packing_error_during_dask_write_explains_how_to_finish_write(path):
+def test_packing_error_explains_how_to_finish_dask_write(path):
     to_nczarr(packed(1.0, 2.0, 3.0, 4.0), path, encoding={"p": {**PACKED["p"], "chunks": (1,)}})
     wrong = packed(5.0, 6.0, 1e6, 8.0).chunk(time=1)
     with pytest.raises(ConflictError, match="Fix the problem and run the write again") as caught:
@@ -148,7 +146,7 @@ def test_packing_error_during_dask_write_explains_how_to_finish_write(path):
     [{"add_offset": 2.0}, {"dtype": "c16", "scale_factor": 2.0}],
     ids=["offset", "complex dtype"],
 )
-def test_complex_numbers_are_packed_only_if_their_imaginary_parts_are_zero(encoding, lazy):
+def test_only_complex_numbers_without_imaginary_part_are_packed(encoding, lazy):
     variable = xr.Variable("x", np.array([3 + 0j, 1 + 1j]))
     numbers = xr.Dataset({"v": variable.chunk() if lazy else variable})
     layout = {"dialect": "zarr", "encoding": {"v": encoding}}

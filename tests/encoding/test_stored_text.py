@@ -65,7 +65,7 @@ def test_netcdf_c_reads_all_strings_after_longer_strings_are_appended(path, dial
 
 
 # Regression D58
-def test_strings_longer_than_stored_width_can_replace_whole_variable_but_not_region(path):
+def test_longer_strings_can_replace_variable_but_not_region(path):
     to_nczarr(xr.Dataset({"s": ("t", np.array(["ab", "c"], object))}), path)
     longer = xr.Dataset({"s": ("t", np.array(["é€€", "d"], object))})
     assert_rejected(path, "8 bytes", longer, region={"t": slice(0, 2)})
@@ -107,7 +107,7 @@ def test_requested_string_width_below_actual_width_is_rejected(path, width):
     assert not os.path.exists(path)
 
 
-def test_shards_requested_for_character_arrays_can_omit_character_dimension(path):
+def test_requested_shards_can_omit_character_dimension(path):
     stored = xr.Dataset({"s": ("x", np.array([b"one", b"three", b"two"]))})
     encoding = {"s": {"chunks": (1,), "shards": (2,)}}
     to_nczarr(stored, path, encoding=encoding, zarr_format=3, dialect="nczarr")
@@ -213,7 +213,7 @@ def test_copy_of_empty_bytes_array_keeps_bytes_dtype(dialect, dtype):
 # Each string was once written as if it were one of the stored characters.
 @pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_strings_can_be_written_to_existing_character_arrays_in_plain_zarr(path, zarr_format):
+def test_strings_can_be_written_to_character_arrays(path, zarr_format):
     def texts(*items):
         return xr.Dataset({"v": ("x", np.array(items))})
 
@@ -231,7 +231,7 @@ def test_strings_can_be_written_to_existing_character_arrays_in_plain_zarr(path,
 @pytest.mark.parametrize("dtype", ["S1", object])
 @pytest.mark.parametrize("in_dask", [False, True], ids=["numpy", "dask"])
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_one_byte_values_in_plain_zarr_are_not_joined_into_strings(path, version, in_dask, dtype):
+def test_single_bytes_in_plain_zarr_are_not_joined(path, version, in_dask, dtype):
     data = xr.Dataset({"data": ("x", np.array([b"a", b"", b"c"], dtype))})
     source = data.chunk(x=2) if in_dask else data
     to_nczarr(source, path, dialect="zarr", zarr_format=version, consolidated=False)
@@ -253,7 +253,7 @@ def test_characters_not_joined_into_strings_are_copied_unchanged(tmp_path):
 
 @pytest.mark.parametrize("lazy", [False, True], ids=["NumPy", "dask"])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_missing_strings_are_stored_as_fill_value_if_it_fits_requested_width(path, dialect, lazy):
+def test_missing_strings_are_stored_as_requested_fill_value(path, dialect, lazy):
     text = xr.Variable("x", np.array(["a", np.nan, None], object))
     text = xr.Dataset({"s": text.chunk(x=1) if lazy else text})
     encoding = {"s": {"dtype": "U7", "_FillValue": "missing"}}
@@ -290,7 +290,7 @@ def test_invalid_unicode_in_plain_zarr_is_rejected_before_writing(values, proble
 @pytest.mark.filterwarnings("ignore:variable s has data in the form of a dask array")
 @pytest.mark.parametrize("in_blocks", [False, True])
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_mixed_text_and_bytes_are_stored_as_text_if_first_value_is_text(dialect, in_blocks):
+def test_mixed_values_are_stored_as_text_if_text_comes_first(dialect, in_blocks):
     dataset = xr.Dataset({"s": ("x", np.array(["é", b"b"], object))})
     dataset = dataset.chunk() if in_blocks else dataset
     to_nczarr(dataset, store := {}, dialect=dialect)

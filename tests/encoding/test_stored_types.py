@@ -31,7 +31,7 @@ NUMBERS = {
 
 
 # Regression D64
-def test_numeric_attributes_are_read_exactly_by_xr_nczarr_and_netcdf_c(path):
+def test_netcdf_c_reads_same_numeric_attributes(path):
     to_nczarr(xr.Dataset(attrs=NUMBERS), path)
     ours = read(path).attrs
     with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as dataset:
@@ -102,7 +102,7 @@ def test_bounds_attribute_that_is_not_text_is_stored(dialect, box):
     np.testing.assert_array_equal(source.v.attrs["bounds"], box)
 
 
-def test_mixed_text_and_bytes_are_stored_as_bytes_if_first_value_is_bytes():
+def test_mixed_values_are_stored_as_bytes_if_bytes_come_first():
     values = np.array([b"a", "b"], object)
     to_nczarr(xr.Dataset({"v": ("x", values)}), store := {})
     assert read(store).v.values.tolist() == [b"a", b"b"]
@@ -135,9 +135,7 @@ def test_error_for_unsupported_objects_includes_variable_and_remedy(path, values
     ],
     ids=str,
 )
-def test_error_for_invalid_encoding_includes_names_of_store_and_variable_and_suggests_fix(
-    path, variable, encoding
-):
+def test_error_for_invalid_encoding_includes_variable_and_remedy(path, variable, encoding):
     values = {"time": np.array(["2000-01-02"], "M8[ns]"), "text": ["a"], "number": [1.5]}
     dataset = xr.Dataset({name: ("x", item) for name, item in values.items()})
     problem = rf"{path}: .*\(variable {variable}\)\. (Correct|Choose) .*encoding"
@@ -146,7 +144,7 @@ def test_error_for_invalid_encoding_includes_names_of_store_and_variable_and_sug
     assert not os.path.exists(path)
 
 
-def test_error_for_attribute_that_conflicts_with_encoding_includes_advice_from_xarray(path):
+def test_error_for_conflicting_attribute_includes_advice_from_xarray(path):
     time = xr.Variable("x", np.array(["2000-01-02"], "M8[ns]"), {"units": "K"})
     with pytest.raises(ConflictError, match=r"remove this key from the variable's attributes"):
         to_nczarr(xr.Dataset({"time": time}), path)
@@ -167,7 +165,7 @@ def test_pandas_extension_types_are_rejected(path, values, options):
 
 @pytest.mark.parametrize(("zarr_format", "dialect"), [(2, "zarr"), (3, "zarr"), (2, "nczarr")])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_scalars_in_non_native_byte_order_can_be_rewritten_and_copied(zarr_format, dialect, chunks):
+def test_big_endian_scalars_can_be_rewritten_and_copied(zarr_format, dialect, chunks):
     first, second, third = {}, {}, {}
     dataset = xr.Dataset({"v": np.int16(5), "w": 0.5})
     encoding = {name: {"endian": "big"} for name in dataset}
@@ -194,7 +192,7 @@ def test_arrays_with_repeated_dimension_can_be_written_and_copied(size):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_netcdf_c_reads_big_endian_chunks_that_contain_only_fill_values(path, dialect):
+def test_netcdf_c_reads_big_endian_chunks_of_fill_values(path, dialect):
     values = np.array([np.nan, np.nan, 1, 2], ">f4")
     encoding = {"t": {"dtype": ">f4", "chunksizes": (2,), "_FillValue": np.float32(5)}}
     to_nczarr(xr.Dataset({"t": ("x", values)}), path, encoding=encoding, dialect=dialect)
@@ -205,7 +203,7 @@ def test_netcdf_c_reads_big_endian_chunks_that_contain_only_fill_values(path, di
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_variable_length_bytes_in_partial_chunks_can_be_rewritten_and_copied(zarr_format):
+def test_variable_length_bytes_can_be_rewritten_and_copied(zarr_format):
     values = np.array([b"a\0", b"", b"xyz", b"xyz"], object)
     source = zarr.storage.MemoryStore()
     array = zarr.create_group(source, zarr_format=2).create_array(
@@ -227,9 +225,7 @@ def test_variable_length_bytes_in_partial_chunks_can_be_rewritten_and_copied(zar
 
 
 @pytest.mark.parametrize("dtype", ["i2", "u1", "?", "c8"])
-def test_unwritten_chunks_in_plain_zarr_v3_are_read_as_zeros_by_nczarr_and_zarr_engines(
-    dtype, tmp_path
-):
+def test_both_engines_read_unwritten_v3_chunks_as_zeros(dtype, tmp_path):
     values = dask.array.zeros(4, chunks=2, dtype=dtype)
     dataset = xr.Dataset({"v": ("x", values)})
     options = {"zarr_format": 3, "compute": False}

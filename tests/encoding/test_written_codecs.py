@@ -108,7 +108,7 @@ def test_dataset_from_kerchunk_references_is_written_with_its_codecs(path, tmp_p
     [Zlib(1), {"id": "zlib", "level": 1}, "zlib", [Zlib(1)]],
     ids=["object", "mapping", "name", "list"],
 )
-def test_codecs_can_be_requested_by_name_or_as_mapping_or_object(key, codec):
+def test_codecs_can_be_names_mappings_or_objects(key, codec):
     store = {}
     to_nczarr(xr.Dataset({"v": ("x", [1.5, 2.5])}), store, encoding={"v": {key: codec}})
     assert json.loads(store["v/.zarray"])["compressor"]["id"] == "zlib"
