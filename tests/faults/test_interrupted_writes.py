@@ -92,7 +92,7 @@ def test_interrupted_replacement_leaves_old_or_new_dataset_or_no_store(layout, o
 
 
 @pytest.mark.parametrize("changes", [1, 2, 5])
-def test_error_for_interrupted_replacement_warns_that_dataset_may_be_lost(changes):
+def test_error_for_interrupted_replacement_warns_of_loss(changes):
     before = {}
     create(RemoteMemoryStore(before), LAYOUTS[0])
     with pytest.raises(InterruptedError, match="no further change") as caught:
@@ -129,7 +129,7 @@ def test_interrupted_append_can_be_retried_or_abandoned(layout, unlimited, coord
         assert JOURNAL not in other
 
 
-def test_interrupted_append_can_be_retried_even_if_journal_exceeds_limit_for_other_documents():
+def test_interrupted_append_with_large_journal_can_be_retried():
     """The journal contains all changed documents, so it can be larger than each of them."""
     before, new = {}, values(0, 9)
     for name in ("a", "n"):  # two thirds of the limit each
@@ -160,9 +160,7 @@ def named(*names):
 @pytest.mark.parametrize("chunk", [2, 4])
 @pytest.mark.parametrize("codec", [{}, {"zlib": True}], ids=str)
 @pytest.mark.parametrize("layout", [{}, {"dialect": "universal"}, {"zarr_format": 3}], ids=str)
-def test_interrupted_append_of_longer_strings_leaves_store_in_old_or_new_state(
-    layout, codec, chunk, consolidated
-):
+def test_interrupted_append_of_longer_strings_is_atomic(layout, codec, chunk, consolidated):
     before, old = {}, named("Oslo", "Rom", "")
     encoding = {"name": {**codec, "chunks": chunk, "_nczarr_maxstrlen": 4}}
     to_nczarr(
@@ -210,7 +208,7 @@ def test_region_writes_are_rejected_until_interrupted_append_is_resolved():
     assert refusals
 
 
-def test_reading_dataset_opened_before_append_of_longer_strings_raises_chunk_error(tmp_path):
+def test_appending_longer_strings_makes_opened_variable_unreadable(tmp_path):
     for target in ({}, tmp_path / "a"):
         to_nczarr(named("Oslo", "Rom"), target)
         earlier = xr.open_dataset(target, engine="nczarr")
@@ -221,7 +219,7 @@ def test_reading_dataset_opened_before_append_of_longer_strings_raises_chunk_err
         assert earlier.n.values.tolist() == [0, 1]
 
 
-def test_append_of_longer_strings_is_rejected_if_journal_would_become_too_large(tmp_path):
+def test_append_is_rejected_if_journal_would_become_too_large(tmp_path):
     many = named(*[","] * 250_000)  # each comma counts as a value in a metadata document
     for target in (RemoteMemoryStore({}), tmp_path / "a"):
         to_nczarr(many, target)
@@ -275,7 +273,7 @@ def test_writing_to_store_with_damaged_journal_raises_metadata_error(journal):
     assert read(store).identical(values(0, 6))
 
 
-def test_target_that_is_not_a_store_is_replaced_only_on_request():
+def test_target_without_store_is_replaced_only_on_request():
     objects = {"precious": b"1"}
     for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
         with pytest.raises(error, match=r"not (a|belong to a) Zarr store"):
@@ -337,7 +335,7 @@ def test_killed_append_to_object_store_can_be_resumed(s3_server):
 @pytest.mark.parametrize(
     "layout", [*LAYOUTS, {"zarr_format": "3-draft", "dialect": "zarr"}], ids=str
 )
-def test_interrupted_group_replacement_leaves_old_or_new_group_or_no_group(layout):
+def test_interrupted_group_replacement_leaves_old_new_or_no_group(layout):
     before, new = {}, values(0, 9, -1)
     create(RemoteMemoryStore(before), layout)
     to_nczarr(values(0, 6), RemoteMemoryStore(before), group="g", encoding=ENCODING)
@@ -416,7 +414,7 @@ def test_interrupted_delayed_append_leaves_store_in_old_or_new_state():
         assert result.identical(read(before)) or result.identical(read(complete.objects))
 
 
-def test_retrying_append_with_additional_variable_is_rejected_if_values_are_already_stored():
+def test_retried_append_with_additional_variable_is_rejected():
     before = {}
     to_nczarr(values(0, 3), before, unlimited_dims=["t"])
 
@@ -433,7 +431,7 @@ def test_retrying_append_with_additional_variable_is_rejected_if_values_are_alre
     assert read(objects).identical(read(complete.objects))
 
 
-def test_error_for_interrupted_group_replacement_warns_that_old_group_may_be_lost():
+def test_error_for_interrupted_group_replacement_warns_of_loss():
     objects = {}
     to_nczarr(values(0, 3), objects, group="g")
     with pytest.raises(InterruptedError) as caught:

@@ -274,9 +274,7 @@ def test_killed_writer_leaves_store_in_old_or_new_state(tmp_path, writers, actio
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "nczarr-4.8.1", "universal"])
-def test_upgrade_killed_at_any_step_preserves_content_and_can_be_retried(
-    tmp_path, writers, dialect
-):
+def test_killed_upgrade_preserves_content_and_can_be_retried(tmp_path, writers, dialect):
     original, path, reference = (str(tmp_path / name) for name in ("original", "store", "whole"))
     content = numbers("4.8.0")  # netcdf-c 4.8.0 stored the types of attributes in other objects
     write_vintage(tmp_path / "original", content, "4.8.0")

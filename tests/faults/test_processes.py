@@ -88,7 +88,7 @@ def fork_and_spawn_during_reads(urls):
         return result, spawned and all(results)
 
 
-def test_processes_forked_or_spawned_during_reads_can_read_same_stores(http_server):
+def test_child_processes_can_read_while_parent_reads(http_server):
     root, url = Path(http_server.root), http_server.url
     to_nczarr(values(), f"{root}/s", encoding={"a": {"chunks": (10, 10)}}, zarr_format=2)
     (root / "set.json").write_text(json.dumps(references_of(root / "s", url)))
@@ -143,7 +143,7 @@ def test_forked_child_inherits_no_locks_from_other_threads():
     assert in_a_new_interpreter(fork_while_locked) == 0
 
 
-def test_thread_limiter_does_not_deadlock_when_one_thread_waits_for_another(monkeypatch):
+def test_thread_waiting_for_another_does_not_deadlock_limiter(monkeypatch):
     monkeypatch.setattr(locks, "_MAX_WAIT_SECONDS", 0.05)
     limiter, done = ThreadLimiter(1), []
 
