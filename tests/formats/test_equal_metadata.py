@@ -71,7 +71,7 @@ def opened(version, arrays, consolidated):
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_array_is_parsed_identically_if_similar_array_was_parsed_before(version, consolidated):
+def test_array_is_parsed_identically_after_similar_array(version, consolidated):
     arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
     dataset = opened(version, arrays, consolidated)
     for path, node in dataset.items():
@@ -122,7 +122,7 @@ def test_broken_attributes_break_only_their_array(version, consolidated):
     assert node.shape == ((4, 6) if version == "2" else None)
 
 
-def test_group_document_with_same_bytes_as_array_document_is_parsed_as_group():
+def test_identical_documents_can_describe_array_and_group():
     document = json.dumps(ARRAYS["2"]).encode()
     store = {".zgroup": b'{"zarr_format": 2}', "a/.zarray": document, "g/.zgroup": document}
     nodes = open_hierarchy(MemoryStore(store), HierarchyOptions()).nodes
@@ -130,7 +130,7 @@ def test_group_document_with_same_bytes_as_array_document_is_parsed_as_group():
     assert nodes["/g"].members["extra"] == {"of": "a convention"}
 
 
-def test_moving_array_to_another_path_changes_only_fields_derived_from_path():
+def test_moving_array_changes_only_fields_derived_from_path():
     array = ArrayNode(
         path="/",
         shape=(4,),

@@ -80,7 +80,7 @@ def test_example_from_v1_spec_is_parsed():
     ],
 )
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_compression_settings_are_parsed_as_numcodecs_codecs_and_rendered_back(
+def test_compression_settings_round_trip_as_numcodecs_codecs(
     compression, options, configuration, order
 ):
     meta = BLOSC | {"compression": compression, "compression_opts": options, "order": order}
@@ -163,7 +163,7 @@ def test_chunk_byte_limit_applies_to_v1_arrays():
         ({"compressor": [{"id": "zlib"}, {"id": "zlib"}]}, "several compressors"),
     ],
 )
-def test_rendering_node_not_representable_in_v1_raises_unsupported_error(changes, feature):
+def test_rendering_unrepresentable_node_raises_unsupported_error(changes, feature):
     members = {name: BLOSC[name] for name in ("shape", "chunks", "dtype", "order")}
     node = parse_array("/", members | changes, shape=(10000, 10000))
     with pytest.raises(UnsupportedError, match=f"Zarr v1 does not support {feature}"):

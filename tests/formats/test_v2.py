@@ -87,7 +87,7 @@ def test_blosc_parameters_stored_as_strings_by_netcdf_c_become_integers():
     assert parsed(compressor=document).codecs[0].configuration == configuration
 
 
-def test_string_parameters_are_kept_for_codecs_not_written_by_netcdf_c():
+def test_string_parameters_of_other_codecs_are_kept():
     document = {"id": "custom", "name": "4"}
     assert parsed(filters=[document]).codecs[0].configuration == {"name": "4"}
 
@@ -514,13 +514,13 @@ def test_rendering_broken_node_raises_metadata_error():
         {"dtype": np.dtype({"names": ["a"], "formats": ["i2"], "itemsize": 4}), "fill_value": None},
     ],
 )
-def test_rendering_node_not_representable_in_v2_raises_unsupported_error(changes):
+def test_rendering_unrepresentable_node_raises_unsupported_error(changes):
     members = {name: getattr(parsed(), name) for name in ArrayNode.__slots__}
     with pytest.raises(UnsupportedError):
         v2.render_node(ArrayNode(**(members | changes)))
 
 
-def test_new_array_document_equals_netcdf_c_document_plus_dimension_separator():
+def test_rendered_array_matches_netcdf_c_except_for_separator():
     node = ArrayNode(
         path="/v",
         shape=(3,),

@@ -562,7 +562,7 @@ def test_chunk_byte_limit_applies_to_inner_chunks_of_shards():
     assert isinstance(parse({**EXAMPLE, "codecs": codecs}, limits=limits).error, LimitError)
 
 
-def test_shape_is_parsed_from_each_of_two_equal_documents_even_if_chunks_exceed_limit():
+def test_equal_documents_with_oversized_chunks_keep_their_shape():
     parsed = {}
     for path in ("/a", "/b"):
         node = parse(EXAMPLE, path, limits=Limits(max_chunk_bytes=1), parsed=parsed)
@@ -579,7 +579,7 @@ def test_shape_is_parsed_from_each_of_two_equal_documents_even_if_chunks_exceed_
         ([], "f16", "no data type"),
     ],
 )
-def test_rendering_node_not_representable_in_v3_raises_unsupported_error(codecs, dtype, named):
+def test_rendering_unrepresentable_node_raises_unsupported_error(codecs, dtype, named):
     node = replace(
         parse(EXAMPLE), dtype=np.dtype(dtype), type_name=None, fill_value=None, codecs=tuple(codecs)
     )
@@ -716,7 +716,7 @@ def parse_rendered(node):
 
 
 @given(array_nodes())
-def test_v3_array_nodes_round_trip_through_documents(node):
+def test_array_nodes_round_trip_through_documents(node):
     again = parse_rendered(node)
     assert replace(again, type_name=None, fill_value=None, chunk_keys=node.chunk_keys) == replace(
         node, type_name=None, fill_value=None
@@ -769,7 +769,7 @@ def test_parsing_any_json_document_returns_node_without_raising(data):
 
 
 @given(attributes)
-def test_v3_group_nodes_round_trip_through_documents(values):
+def test_group_nodes_round_trip_through_documents(values):
     node = GroupNode(path="/g", attributes=values, members={"hint": ASIDE})
     assert parse_rendered(node) == node
 
@@ -784,7 +784,7 @@ def test_json_number_notation_in_attributes_is_preserved():
     assert node.attributes.literal("x") == "1.10"
 
 
-def test_every_listed_prefix_is_treated_as_child_of_v3_group():
+def test_every_listed_prefix_is_treated_as_child():
     assert v3.listing_prefix("/") == ""
     assert v3.listing_prefix("/g/h") == "g/h/"
     assert v3.child_names(["zarr.json", "note"], ["a", "b"]) == ["a", "b"]

@@ -94,7 +94,7 @@ def failure(**members):
 # The examples of the specification --------------------------------------------------------------
 
 
-def test_first_example_array_of_v3_draft_round_trips():
+def test_first_example_array_round_trips():
     node = parse(ARRAY)
     assert (node.shape, node.chunk_shape, node.dtype) == ((10000, 1000), (1000, 100), "<f8")
     assert np.isnan(node.fill_value)
@@ -103,14 +103,14 @@ def test_first_example_array_of_v3_draft_round_trips():
     assert rendered(node) == ARRAY
 
 
-def test_second_example_array_of_v3_draft_has_datetime_dtype():
+def test_second_example_array_has_datetime_dtype():
     node = parse(DATES)
     assert node.dtype == "<M8[ns]"
     assert node.fill_value is None
     assert rendered(node) == {**DATES, "fill_value": 0}
 
 
-def test_v3_draft_example_group_round_trips():
+def test_example_group_round_trips():
     of = documents(of={"meta/g.group.json": GROUP})
     node = v3_draft.parse_node("/g", of)
     assert node == GroupNode(path="/g", attributes=Attributes(GROUP["attributes"]))
@@ -118,7 +118,7 @@ def test_v3_draft_example_group_round_trips():
 
 
 @pytest.mark.parametrize("extensions", [[], [IGNORABLE]])
-def test_v3_draft_entry_point_documents_are_recognized(extensions):
+def test_entry_point_documents_are_recognized(extensions):
     entry = {**ENTRY, "extensions": extensions}
     of = documents(of={"zarr.json": entry})
     assert v3_draft.recognizes(of)
@@ -168,7 +168,7 @@ def test_explicit_and_implicit_children_are_listed():
         ),
     ],
 )
-def test_entry_point_determines_v3_draft_variant(entry, others, expected):
+def test_entry_point_determines_variant(entry, others, expected):
     assert layout_of(entry, *others) == expected
 
 
@@ -241,7 +241,7 @@ def test_error_for_incomplete_entry_point_metadata_includes_missing_member(name)
     ],
     ids=str,
 )
-def test_v3_draft_data_types_and_known_extensions_round_trip(data_type, dtype):
+def test_data_types_and_known_extensions_round_trip(data_type, dtype):
     parsed = parse_data_type(data_type, fallback=False)
     assert parsed == np.dtype(dtype)
     assert render_data_type(parsed, data_type) == data_type
@@ -281,7 +281,7 @@ def test_types_not_defined_in_v3_draft_are_rejected(data_type, error):
     assert result.place.startswith("data_type")
 
 
-def test_fallback_data_type_is_used_only_if_option_requests_fallback():
+def test_fallback_data_type_is_used_only_on_request():
     members = {**ARRAY, "data_type": UNKNOWN_TYPE, "fill_value": 0}
     error = parse(members).error
     assert isinstance(error, UnsupportedError)
@@ -422,7 +422,7 @@ def test_array_shadows_group_at_same_path():
         ({"dtype": np.dtype("f16"), "type_name": None, "fill_value": None}, "float128"),
     ],
 )
-def test_rendering_node_not_representable_in_v3_draft_raises_unsupported_error(changes, named):
+def test_rendering_unrepresentable_node_raises_unsupported_error(changes, named):
     with pytest.raises(UnsupportedError, match=named):
         v3_draft.render_node(replace(parse(ARRAY), **changes))
 
@@ -477,7 +477,7 @@ def parse_rendered(node):
 
 
 @given(array_nodes())
-def test_v3_draft_array_nodes_round_trip_through_documents(node):
+def test_array_nodes_round_trip_through_documents(node):
     again = parse_rendered(node)
     assert replace(again, type_name=None) == node
     assert v3_draft.render_node(again) == v3_draft.render_node(node)
@@ -509,7 +509,7 @@ def test_parsing_arbitrary_entry_point_succeeds_or_raises_nczarr_error(data):
 
 @pytest.mark.parametrize("path", ["/", "/g"])
 @pytest.mark.parametrize("explicit", [True, False])
-def test_v3_draft_group_nodes_round_trip_through_documents(path, explicit):
+def test_group_nodes_round_trip_through_documents(path, explicit):
     attributes = Attributes({"x": 1.5} if explicit else {})
     node = GroupNode(path=path, attributes=attributes, explicit=explicit)
     assert parse_rendered(node) == node
@@ -574,7 +574,7 @@ def gdal():
     return Recorded("gdal_3_6.json")
 
 
-def test_values_of_every_type_from_zarr_python_2_18_are_read(zarr_python):
+def test_zarr_python_values_of_every_type_are_read(zarr_python):
     assert zarr_python.layout == V3Draft(released=True)
     assert not [node for node in zarr_python.nodes.values() if isinstance(node, BrokenNode)]
     arrays = {path for path, node in zarr_python.nodes.items() if isinstance(node, ArrayNode)}
@@ -583,13 +583,13 @@ def test_values_of_every_type_from_zarr_python_2_18_are_read(zarr_python):
         np.testing.assert_equal(recorded_form(zarr_python.read(f"/{name}")), values, err_msg=name)
 
 
-def test_explicit_and_implicit_groups_from_zarr_python_2_18_are_parsed(zarr_python):
+def test_zarr_python_groups_can_be_explicit_or_implicit(zarr_python):
     assert dict(zarr_python.nodes["/"].attributes) == {"title": "recorded"}
     assert zarr_python.nodes["/sub"] == GroupNode(path="/sub", explicit=False)
     assert dict(zarr_python.nodes["/sub/deep/x"].attributes) == {"units": "m"}
 
 
-def test_filters_attribute_from_zarr_python_2_18_is_parsed_as_codecs(zarr_python):
+def test_zarr_python_filters_attribute_is_parsed_as_codecs(zarr_python):
     node = zarr_python.nodes["/filters"]
     assert [spec.name for spec in node.codecs] == ["delta", "shuffle"]
     assert not node.attributes
@@ -604,7 +604,7 @@ def test_user_attribute_named_filters_is_not_parsed_as_codecs():
     assert dict(node.attributes) == members["attributes"]
 
 
-def test_structured_fill_value_from_zarr_python_2_18_has_array_byte_order():
+def test_structured_fill_value_has_byte_order_of_array():
     fields = [["a", ">i4"], ["b", "<f8"]]
     fill = np.array((1, 2.5), [tuple(field) for field in fields])
     members = {
@@ -615,7 +615,7 @@ def test_structured_fill_value_from_zarr_python_2_18_has_array_byte_order():
     assert parse(members, layout=V3Draft(released=True)).fill_value == fill
 
 
-def test_values_of_every_type_from_gdal_3_6_are_read(gdal):
+def test_gdal_values_of_every_type_are_read(gdal):
     arrays = [path for path, node in gdal.nodes.items() if isinstance(node, ArrayNode)]
     assert len(arrays) == 18
     for path in arrays:
@@ -624,6 +624,6 @@ def test_values_of_every_type_from_gdal_3_6_are_read(gdal):
     assert gdal.nodes["/sub/deep"].fill_value == -9999.5
 
 
-def test_rendering_gdal_v3_draft_variant_raises_unsupported_error(gdal):
+def test_rendering_gdal_variant_raises_unsupported_error(gdal):
     with pytest.raises(UnsupportedError, match="are read-only"):
         gdal.layout.render_node(gdal.nodes["/"])
