@@ -15,7 +15,7 @@ from xr_nczarr import MetadataError
 from xr_nczarr.hierarchy.changes import group_siblings
 
 
-def test_consolidated_v3_metadata_without_metadata_member_raises_metadata_error():
+def test_incomplete_consolidated_metadata_is_rejected():
     document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     document["consolidated_metadata"] = {"kind": "inline", "must_understand": False}
     with pytest.raises(

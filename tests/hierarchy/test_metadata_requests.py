@@ -140,16 +140,14 @@ def similar(s3_server: S3Server, trees: dict[str, bytes]) -> S3Server:
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
-def test_third_consolidated_store_in_folder_opens_with_fewer_requests_than_first(similar, version):
+def test_third_consolidated_store_in_folder_needs_few_requests(similar, version):
     with at_most(similar, 5, 2):
         dataset = opened(similar, f"f/{version}-consolidated", group="g1")
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
 @pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
-def test_opening_third_store_in_folder_takes_few_requests_even_if_status_403_means_missing(
-    similar, forbidden
-):
+def test_third_store_needs_few_requests_if_missing_objects_are_forbidden(similar, forbidden):
     if forbidden:
         refuse_absent(similar)
     with at_most(similar, 5, 2):
@@ -168,14 +166,14 @@ def test_opening_first_unconsolidated_store_in_folder_takes_extra_round_trip(
         xr.testing.assert_identical(groups.load(), tree())
 
 
-def test_v3_metadata_takes_precedence_even_if_previously_opened_stores_in_folder_are_v2(similar):
+def test_v3_metadata_takes_precedence_after_opening_v2_stores(similar):
     objects = similar.objects()
     single = objects["f/v3-single/zarr.json"]
     similar.put("f/v2-consolidated/zarr.json", single)
     assert opened(similar, "f/v2-consolidated").encoding["zarr_format"] == "3"
 
 
-def test_error_for_missing_store_does_not_depend_on_stores_opened_earlier_in_folder(similar):
+def test_error_for_missing_store_is_independent_of_opened_stores(similar):
     with pytest.raises(NotFoundError) as unexpected:
         opened(similar, "g/missing")
     with pytest.raises(NotFoundError) as expected:
@@ -183,7 +181,7 @@ def test_error_for_missing_store_does_not_depend_on_stores_opened_earlier_in_fol
     assert str(expected.value) == str(unexpected.value).replace("g/missing", "f/missing")
 
 
-def test_access_denied_error_does_not_depend_on_previously_opened_stores_in_folder(similar):
+def test_access_denied_error_is_independent_of_opened_stores(similar):
     similar.fail = lambda request: 403
     with pytest.raises(AccessDeniedError, match="for every metadata document in the root group"):
         opened(similar, "f/private")
@@ -200,9 +198,7 @@ def refuse_absent(server: S3Server) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"consolidated": True}], ids=["default", "consolidated"])
 @pytest.mark.parametrize("name", ["v2-consolidated", "v3-consolidated"])
-def test_consolidated_store_opens_even_if_server_returns_403_for_missing_objects(
-    s3_server, trees, name, options
-):
+def test_consolidated_store_opens_if_missing_objects_are_forbidden(s3_server, trees, name, options):
     s3_server.restore(trees)
     refuse_absent(s3_server)
     with at_most(s3_server, 8, 2):
@@ -210,9 +206,7 @@ def test_consolidated_store_opens_even_if_server_returns_403_for_missing_objects
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
-def test_store_opens_with_zarr_format_option_if_server_returns_403_for_missing_objects(
-    s3_server, trees
-):
+def test_store_opens_with_zarr_format_if_missing_objects_are_forbidden(s3_server, trees):
     xr_nczarr.to_nczarr(
         tree()["g1"].to_dataset(),
         f"{s3_server.url}/single",
@@ -254,9 +248,7 @@ def test_failing_request_is_sent_at_most_five_times(s3_server):
 
 
 @pytest.mark.parametrize("release", sorted(VINTAGES))
-def test_groups_from_every_netcdf_c_release_are_read_identically_from_s3_and_disk(
-    s3_server, tmp_path, release
-):
+def test_groups_are_read_identically_from_s3_and_disk(s3_server, tmp_path, release):
     """Some groups store their dimensions in objects that can be found only by listing."""
     folder = write_vintage(tmp_path / "store", sample(release), release)
     objects = {f"store/{key}": data for key, data in read_objects(folder).items()}
