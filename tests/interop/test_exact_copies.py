@@ -113,7 +113,7 @@ def characters_in(group: Any, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("layout", READ_BY_NETCDF_C, ids=" ".join)
-def test_netcdf_c_reads_same_content_from_netcdf_file_and_its_copy(
+def test_netcdf_c_reads_same_content_from_copy(
     source: Path, layout: tuple[str, str], tmp_path: Path
 ) -> None:
     zarr_format, dialect = layout
@@ -129,7 +129,7 @@ def test_netcdf_c_reads_same_content_from_netcdf_file_and_its_copy(
 
 
 @pytest.mark.parametrize("through", [None, ("2", "nczarr"), ("3", "nczarr")], ids=str)
-def test_netcdf_c_reads_same_content_whether_netcdf_file_is_copied_directly_or_via_store(
+def test_content_of_netcdf_file_survives_copy_to_another_file(
     source: Path, through: tuple[str, str] | None, tmp_path: Path
 ) -> None:
     target = tmp_path / "copy.nc"
@@ -270,7 +270,7 @@ def test_copy_pads_variables_shorter_than_unlimited_dimensions(tmp_path: Path) -
     assert opened["text"].values.tolist() == [["1", "2", "3", ""], ["4", "5", "6", ""], [""] * 4]
 
 
-def test_netcdf_variables_with_trailing_fill_values_are_read_in_few_calls(
+def test_variables_with_trailing_fill_values_are_read_in_few_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with netCDF4.Dataset(tmp_path / "source.nc", "w") as file:
@@ -296,9 +296,7 @@ def test_netcdf_variables_with_trailing_fill_values_are_read_in_few_calls(
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_string_attributes_with_zero_elements_keep_type_when_store_is_copied_and_upgraded(
-    dialect: str, tmp_path: Path
-) -> None:
+def test_attributes_of_zero_strings_keep_their_type(dialect: str, tmp_path: Path) -> None:
     source, store, file = (tmp_path / name for name in ("source.nc", "store", "file.nc"))
     with netCDF4.Dataset(source, "w") as created:
         created.createVariable("v", "i4")
@@ -392,9 +390,7 @@ def test_copy_reports_unsupported_attribute_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"caf\xe9", b"a\0b", b"a\x1bb"], ids=["Latin-1", "NUL", "ESC"])
-def test_copy_reports_text_attributes_not_representable_in_json_or_netcdf_c(
-    text: bytes, tmp_path: Path
-) -> None:
+def test_copy_reports_text_attributes_that_cannot_be_stored(text: bytes, tmp_path: Path) -> None:
     source = tmp_path / "u.nc"
     with netCDF4.Dataset(source, "w") as file:
         file.setncattr("title", text)
@@ -452,7 +448,7 @@ def test_invalid_maxstrlen_is_copied_as_regular_attribute(tmp_path: Path) -> Non
 
 
 @pytest.mark.filterwarnings("ignore:codecs inherited", "ignore:The 'phony_dims'")
-def test_copy_suggests_h5netcdf_engine_for_variable_that_netcdf_c_cannot_read(
+def test_copy_suggests_h5netcdf_if_netcdf_c_cannot_read_variable(
     tmp_path: Path,
 ) -> None:
     source, target = tmp_path / "lzf.nc", tmp_path / "copy"

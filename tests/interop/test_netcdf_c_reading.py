@@ -75,9 +75,7 @@ def correct_content(content: Group, mode: str) -> None:
                 variable.values = variable.values.astype("S1")
 
 
-def test_xr_nczarr_and_netcdf_c_read_same_content_from_netcdf_c_store(
-    written: Any, way: str
-) -> None:
+def test_netcdf_c_stores_are_read_correctly(written: Any, way: str) -> None:
     store, _, content = written
     assert_reads_as(read_groups(store, way, **RAW), content)
 
@@ -139,9 +137,7 @@ def test_netcdf_c_reads_handwritten_stores(tmp_path: Path, release: str) -> None
 
 @needs_ncgen
 @pytest.mark.parametrize("release", ["4.8.1", "4.9.0"])
-def test_netcdf_c_4_9_0_reads_handwritten_stores_in_4_8_1_and_4_9_0_layouts(
-    tmp_path: Path, release: str
-) -> None:
+def test_netcdf_c_4_9_0_reads_handwritten_stores(tmp_path: Path, release: str) -> None:
     content = sample(release)
     # 4.9.0 cannot correctly read some of its own variables (Debian's build has no codecs).
     for name in ("scalar", "letters", "big", *(() if release == "4.8.1" else ("field", "packed"))):
@@ -172,9 +168,7 @@ def assert_same_content(result: Group, expected: Group) -> None:
 
 
 @needs_ncgen
-def test_xr_nczarr_and_netcdf_c_read_same_content_from_ncgen_4_9_0_store(
-    tmp_path: Path, way: str
-) -> None:
+def test_ncgen_stores_are_read_as_by_netcdf_c(tmp_path: Path, way: str) -> None:
     store, copy = write_with_ncgen(tmp_path / "store.file", "plain.cdl"), tmp_path / "copy.nc"
     subprocess.run(["nccopy", file_url(store), str(copy)], check=True, timeout=60)
     with netCDF4.Dataset(copy) as dataset:
@@ -182,9 +176,7 @@ def test_xr_nczarr_and_netcdf_c_read_same_content_from_ncgen_4_9_0_store(
 
 
 @needs_ncgen
-def test_xr_nczarr_reads_ncgen_4_9_0_variables_that_netcdf_c_cannot_read(
-    tmp_path: Path, way: str
-) -> None:
+def test_ncgen_variables_unreadable_by_netcdf_c_are_read(tmp_path: Path, way: str) -> None:
     opened = read(write_with_ncgen(tmp_path / "store.file", "hard.cdl"), way)
     assert opened.s.dims == opened.whole.dims == ()
     assert (opened.s.item(), opened.whole.item(), opened.s.attrs) == (3.5, 7, {"units": "m"})
@@ -192,7 +184,7 @@ def test_xr_nczarr_reads_ncgen_4_9_0_variables_that_netcdf_c_cannot_read(
 
 
 @needs_ncgen
-def test_stores_written_without_fill_values_by_nccopy_4_9_0_are_read(tmp_path: Path) -> None:
+def test_nccopy_stores_without_fill_values_are_read(tmp_path: Path) -> None:
     source, store = tmp_path / "source.nc", tmp_path / "store.file"
     values = np.arange(300, dtype="f4").reshape(3, 100) // 7
     with netCDF4.Dataset(source, "w") as dataset:

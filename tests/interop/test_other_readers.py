@@ -132,7 +132,7 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_xr_nczarr_and_netcdf_c_read_same_attribute_types_and_values(path, dialect):
+def test_netcdf_c_reads_same_attribute_types_and_values(path, dialect):
     to_nczarr(xr.Dataset({"v": ((), 1.0, ATTRIBUTES)}, attrs=ATTRIBUTES), path, dialect=dialect)
     ours = read(path)
     with netCDF4.Dataset(nczarr_url(path)) as stored:
@@ -191,7 +191,7 @@ def test_netcdf_c_and_zarr_python_agree_on_strings(path):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
-def test_netcdf_c_and_zarr_python_agree_on_strings_with_fill_value(path, tmp_path, dialect):
+def test_readers_agree_on_strings_with_fill_value(path, tmp_path, dialect):
     """Zarr's metadata contains the fill value as Base64, which netcdf-c reads as text."""
     texts = ["w", "none", "none", "none", "", ""]
     dataset = xr.Dataset({"text": ("x", np.array(texts, object))})
@@ -232,7 +232,7 @@ def scalar_by_netcdf_c(url):
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal", "nczarr-4.9.1"])
-def test_netcdf_c_reads_scalars_in_all_nczarr_layouts_newer_than_4_8_1(path, dialect):
+def test_netcdf_c_reads_scalars_in_newer_nczarr_layouts(path, dialect):
     to_nczarr(xr.Dataset({"s": 1.5}), path, dialect=dialect)
     # In another process, because netcdf-c crashes if the scalar is not marked in the expected way.
     assert in_a_new_interpreter(scalar_by_netcdf_c, nczarr_url(path)) == ((), 1.5)
@@ -351,7 +351,7 @@ def test_netcdf_c_4_9_0_opens_universal_layout(path):
 
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("consolidated", [True, False])
-def test_old_and_new_netcdf_c_releases_read_modified_stores_in_universal_layout(path, consolidated):
+def test_old_and_new_netcdf_c_read_modified_universal_layout(path, consolidated):
     first = xr.Dataset(
         {"v": ("time", [1.0, 2.0], {"n": np.int16(3)})}, attrs={"one": np.int16(1), "text": "a"}
     )
@@ -415,7 +415,7 @@ def test_adding_variables_to_outdated_universal_layout_requires_upgrade(path):
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("dialect", ["universal", "nczarr-4.8.1"])
 @pytest.mark.parametrize("chunks", [None, (9,)])
-def test_netcdf_c_4_9_0_opens_variable_after_append_along_its_only_dimension(path, dialect, chunks):
+def test_netcdf_c_4_9_0_opens_appended_one_dimensional_variable(path, dialect, chunks):
     dataset = xr.Dataset({"v": ("time", [1.0, 2.0, 3.0])})
     options = {"encoding": {"v": {"chunks": chunks}}} if chunks else {}
     to_nczarr(dataset, path, dialect=dialect, unlimited_dims="time", **options)
@@ -447,7 +447,7 @@ def describe(group):
     return own
 
 
-def test_netcdf_c_reads_same_content_from_original_store_and_rewritten_store(path, tmp_path):
+def test_netcdf_c_reads_same_content_from_rewritten_store(path, tmp_path):
     source = nczarr_url(tmp_path / "source")
     with netCDF4.Dataset(source, "w") as file:
         file.title, file.number = "x", np.int16(5)

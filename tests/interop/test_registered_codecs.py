@@ -240,7 +240,7 @@ def chain_of(strange_module, kind):
 @pytest.mark.parametrize("shards", [None, (4, 6)])
 @pytest.mark.parametrize("dtype", ["<i2", "<f4", "|u1"])
 @pytest.mark.parametrize("kind", CHAINS)
-def test_xr_nczarr_and_zarr_python_read_same_values_through_registered_codec_chains(
+def test_zarr_python_reads_same_values_through_registered_codecs(
     kind, dtype, shards, tmp_path, strange_module
 ):
     halved = "Halved" in CHAINS[kind].get("filters", ())
@@ -365,7 +365,7 @@ def test_registered_codecs_are_used_only_in_v3(tmp_path, strange_module):
             xr_nczarr.to_nczarr(dataset, target, zarr_format=zarr_format, encoding=encoding)
 
 
-def test_codecs_passed_by_caller_take_precedence_over_registered_codecs(tmp_path, strange_module):
+def test_passed_codecs_take_precedence_over_registered_ones(tmp_path, strange_module):
     import numcodecs.abc
 
     class Mine(numcodecs.abc.Codec):

@@ -364,7 +364,7 @@ def test_transpose_filter_is_stored_as_fortran_order_except_in_v3(path, version,
     assert bits(read(path, mask_and_scale=False).i4) == bits(original.i4)
 
 
-def test_deflate_is_stored_as_gzip_in_v3_and_zlib_in_v2(path, tmp_path):
+def test_deflate_becomes_gzip_in_v3_and_zlib_in_v2(path, tmp_path):
     original = numbers()[["i4"]]
     to_nczarr(original, path, zarr_format=3, encoding={"i4": {"zlib": True, "shuffle": False}})
     assert documents(path)["i4"]["codecs"][1] == {"name": "gzip", "configuration": {"level": 4}}
@@ -720,7 +720,7 @@ def test_appends_and_region_writes_to_shards_keep_metadata_extensions(path, dial
 
 
 @pytest.mark.parametrize("extension", [{"must_understand": True}, {}, 1, {"must_understand": "no"}])
-def test_error_names_unknown_required_extension(path, extension):
+def test_error_for_unknown_required_extension_includes_its_name(path, extension):
     to_nczarr(series(0, 3), path, zarr_format=3)
     change(path / "v/zarr.json", {"strange": extension})
     dataset = xr.open_dataset(path, engine="nczarr")
@@ -732,7 +732,7 @@ def test_error_names_unknown_required_extension(path, extension):
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_json_attributes_are_preserved_when_other_attributes_are_rewritten(path, version):
+def test_json_attributes_survive_change_of_other_attributes(path, version):
     attributes = {"json": {"a": [1]}, "nothing": None, "true": True, "n": 5}
     group = zarr.create_group(path, zarr_format=version, attributes=attributes)
     group.create_array("v", shape=(4,), chunks=(2,), dtype="i4", dimension_names=None)
@@ -741,7 +741,7 @@ def test_json_attributes_are_preserved_when_other_attributes_are_rewritten(path,
     assert dict(zarr.open_group(path, mode="r").attrs) == attributes | {"n": 6}
 
 
-def test_rewriting_attribute_with_equal_value_of_different_type_changes_its_type(path):
+def test_attribute_can_change_to_equal_value_of_another_type(path):
     to_nczarr(xr.Dataset(attrs={"n": np.int64(5)}), path, zarr_format=3)
     to_nczarr(xr.Dataset(attrs={"n": np.int8(5)}), path, mode="a")
     assert read(path).attrs["n"].dtype == "i1"

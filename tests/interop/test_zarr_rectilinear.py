@@ -41,7 +41,7 @@ def dataset():
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_rectilinear_arrays_are_read_with_dask_blocks_that_match_stored_chunks(dataset, name):
+def test_dask_blocks_match_rectilinear_chunks(dataset, name):
     np.testing.assert_array_equal(dataset[name], VALUES)
     chunked = xr.open_dataset(STORE, engine="nczarr", mask_and_scale=False, chunks={})[name]
     assert chunked.chunks == CHUNKS[name]
@@ -96,9 +96,7 @@ SELECTORS = [st.integers(0, 9) | st.slices(10) | positions(10), st.slices(6) | p
 
 @settings(max_examples=40, deadline=None)
 @given(name=st.sampled_from([*CHUNKS]), selectors=st.tuples(*SELECTORS))
-def test_orthogonal_selections_of_rectilinear_arrays_return_same_values_as_in_numpy(
-    dataset, name, selectors
-):
+def test_orthogonal_selections_return_same_values_as_numpy(dataset, name, selectors):
     expected = VALUES
     for axis, selector in enumerate(selectors):
         expected = expected[(slice(None),) * (axis + expected.ndim - 2) + (selector,)]
@@ -111,9 +109,7 @@ def test_orthogonal_selections_of_rectilinear_arrays_return_same_values_as_in_nu
     points=st.lists(st.tuples(st.integers(-10, 9), st.integers(0, 5)), max_size=8),
     columns=st.slices(6),
 )
-def test_pointwise_selections_of_rectilinear_arrays_return_same_values_as_numpy(
-    dataset, name, points, columns
-):
+def test_pointwise_selections_return_same_values_as_numpy(dataset, name, points, columns):
     rows, others = (
         xr.DataArray(np.array(item, int).reshape(1, -1), dims=("p", "q"))
         for item in (list(zip(*points, strict=True)) or ([], []))

@@ -242,7 +242,7 @@ def test_zarr_python_reads_extension_types_written_by_xr_nczarr(dtype, codec, tm
     assert_same(read_all(opened(tmp_path)), values)
 
 
-def test_scalars_written_by_xr_nczarr_are_readable_by_all_v3_readers(tmp_path):
+def test_other_readers_read_scalars_written_by_xr_nczarr(tmp_path):
     node = replace(node_of("<f8", "plain"), shape=(), chunk_shape=())
     written(tmp_path, node, np.float64(2.5))
     assert (tmp_path / "c").is_file()
@@ -259,7 +259,7 @@ def test_scalars_written_by_xr_nczarr_are_readable_by_all_v3_readers(tmp_path):
         ("end", by_tensorstore),
     ],
 )
-def test_other_readers_read_chunks_with_crc32c_checksum_at_start_or_end(location, read, tmp_path):
+def test_other_readers_read_checksum_at_start_or_end_of_chunk(location, read, tmp_path):
     dataset = xr.Dataset({"v": ("x", np.arange(4.0))})
     encoding = {"v": {"codecs": [{"id": "crc32c", "location": location}]}}
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding, zarr_format=3)

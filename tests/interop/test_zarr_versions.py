@@ -257,7 +257,7 @@ def test_v3_draft_store_supports_creation_appending_and_updates(dialect, tmp_pat
     assert not list(path.glob("*/root*"))
 
 
-def test_v3_draft_store_with_custom_metadata_suffix_can_be_appended_to_and_updated(tmp_path):
+def test_v3_draft_store_with_custom_suffix_can_be_updated(tmp_path):
     path = tmp_path / "x"
     to_nczarr(series(0, 2), path, zarr_format="3-draft", dialect="zarr", unlimited_dims=["t"])
     for file in [*path.glob("meta/**/*.json")]:
@@ -286,7 +286,7 @@ def test_replacing_group_of_v3_draft_store_removes_old_contents(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["zarr_python_2_18.json", "gdal_3_6.json"])
-def test_writing_to_v3_draft_stores_created_by_other_libraries_is_rejected(name, tmp_path):
+def test_v3_draft_stores_of_other_libraries_are_read_only(name, tmp_path):
     store, _ = recorded_store(name)
     path = put(tmp_path, store)
     with pytest.raises(UnsupportedError, match="are read-only") as caught:
