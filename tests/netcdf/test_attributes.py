@@ -86,14 +86,14 @@ def test_unknown_attribute_type_is_ignored(value, expected):
 
 
 @pytest.mark.parametrize("value", [None, {"a": 1}, [[1]], [1, "a"], [None], 2**64, -(2**63) - 1])
-def test_json_attributes_not_representable_in_netcdf_are_read_as_json_text(value):
+def test_json_that_netcdf_cannot_represent_is_read_as_text(value):
     assert decode(value) == "<literal>"
 
 
 # Regressions D14, D16
 @pytest.mark.parametrize("spelling", [">S1", "<U1", "2", "char"])
 @pytest.mark.parametrize("value", [1, 1.1, True, None, {"a": 1}, [0.0, 1.0], math.nan])
-def test_text_attributes_stored_as_unquoted_json_are_read_as_json_text(value, spelling):
+def test_text_attributes_stored_without_quotes_are_read_as_text(value, spelling):
     assert decode(value, spelling, "001") == "001"
 
 
@@ -255,6 +255,6 @@ def test_non_utf8_bytes_round_trip():
 # Regression D67
 @pytest.mark.parametrize("value", [None, math.nan, 5, "a\0b", "\ud800"])
 @pytest.mark.parametrize("beside", [[], ["text"], [b"bytes"]])
-def test_values_that_are_not_valid_text_cannot_be_encoded_as_strings(value, beside):
+def test_invalid_text_cannot_be_encoded_as_strings(value, beside):
     with pytest.raises(ConflictError):
         encode_strings(np.array([*beside, value], object), 5)
