@@ -103,7 +103,7 @@ def check_represented(values, numbers, encoding, meant, room):
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_packed_numbers_are_accurate_to_within_half_the_scale_factor_or_rejected(case):
+def test_packed_numbers_are_accurate_or_rejected(case):
     values, encoding, meant = case
     step = abs(Fraction(encoding.get("scale_factor", 1)))
     room = margin(values, encoding)
@@ -225,7 +225,7 @@ def decodes_to_infinity(number, encoding):
 @given(floats())
 @example((np.array([3.402824e35], "f4"), {"dtype": "f8", "_FillValue": None, "scale_factor": 1e-3}))
 @example((np.array([np.finfo("f8").max]), {"dtype": "f8", "_FillValue": None, "scale_factor": 3.0}))
-def test_floats_keep_full_precision_of_stored_type_or_are_rejected(case):
+def test_floats_keep_stored_precision_or_are_rejected(case):
     values, encoding = case
     source = values.dtype.str[1:]
     # xarray packs floats in their own type, before it converts them to the stored type.
@@ -252,7 +252,7 @@ def test_floats_keep_full_precision_of_stored_type_or_are_rejected(case):
 
 @settings(max_examples=60, deadline=None)
 @given(floats())
-def test_appended_floats_keep_full_precision_of_stored_type_or_are_rejected(case):
+def test_appended_floats_keep_stored_precision_or_are_rejected(case):
     values, encoding = case
     empty, store = xr.Dataset({"v": ("x", values[:0])}), {}
     xr_nczarr.to_nczarr(empty, store, encoding={"v": encoding}, unlimited_dims=["x"])

@@ -74,7 +74,7 @@ def selections(draw, sizes):
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(arrays(), st.data())
-def test_successive_lazy_selections_return_same_values_as_selections_of_loaded_data(stored, data):
+def test_successive_lazy_selections_return_same_values_as_eager_ones(stored, data):
     objects, variable = stored
     expected = xr.decode_cf(xr.Dataset({"v": variable})).v.variable
     opened = xr.open_dataset(objects, engine="nczarr").v.variable

@@ -218,9 +218,7 @@ MEMBERS = (*PLAIN_MEMBERS, "zarr_format", "dimension_separator")
 @pytest.mark.parametrize("module", [v1, v2])
 @given(pair=array_documents(), name=st.sampled_from(MEMBERS), value=JSON)
 @settings(deadline=None)
-def test_parsing_array_with_arbitrary_json_member_succeeds_or_reports_error_with_key(
-    module, pair, name, value
-):
+def test_arbitrary_array_member_is_parsed_or_rejected_with_key(module, pair, name, value):
     path, held = pair
     members, attributes = held.values()
     changed = dict(

@@ -38,7 +38,7 @@ PACKED = (280 + np.cumsum(RANDOM.standard_normal((70, 2050)), axis=1)).round(1).
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from([(1, 37, 700), (2, 20, 700), (3, 37, 300)]))
-def test_byte_range_selections_of_uncompressed_chunks_return_same_values_as_in_numpy(data, chunks):
+def test_selections_of_uncompressed_chunks_match_numpy(data, chunks):
     array = chunked_array(RAW, chunks)
     selection = tuple(data.draw(selectors(size)) for size in RAW.shape)
     np.testing.assert_array_equal(array.read(selection), taken(RAW, selection))
@@ -51,7 +51,7 @@ def test_byte_range_selections_of_uncompressed_chunks_return_same_values_as_in_n
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from([0, 16 << 10, 100_000]), st.sampled_from([0, 1, 2]))
-def test_block_selections_of_blosc_chunks_return_same_values_as_in_numpy(data, block, shuffle):
+def test_selections_of_blosc_chunks_match_numpy(data, block, shuffle):
     encode = Blosc("lz4", 5, shuffle, block).encode
     array = chunked_array(PACKED, (66, 2050), (BLOSC,), encode=encode)
     selection = tuple(data.draw(selectors(size)) for size in PACKED.shape)
@@ -103,9 +103,7 @@ ORDERS = st.permutations(range(6))
 @settings(max_examples=200, deadline=None)
 @given(ORDERS, ORDERS | st.none(), st.sampled_from([1, 2, 3, 6]), st.sampled_from(["f4", "M8[s]"]))
 @pytest.mark.parametrize("codecs", [(), (BLOSC,)], ids=["raw", "blosc"])
-def test_integer_array_selections_of_whole_chunks_return_same_values_as_numpy(
-    codecs, order, columns, chunk, dtype
-):
+def test_integer_array_selections_match_numpy(codecs, order, columns, chunk, dtype):
     """Adjacent elements of a chunk may be far apart in the result."""
     values = np.arange(36).reshape(6, 6).astype(dtype)
     encode = Blosc().encode if codecs else np.ndarray.tobytes

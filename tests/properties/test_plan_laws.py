@@ -93,7 +93,7 @@ def test_plan_for_orthogonal_selection_selects_same_elements_as_numpy(case):
 @example(((9,), (5,), (np.array([0, 2, 4, 5]),)))
 @example(((9,), (5,), (np.array([7, 7, 8, 5, 6]),)))
 @example(((9,), (5,), (np.array([7, 7, 8, 5]),)))
-def test_plan_marks_chunk_as_complete_if_and_only_if_selection_covers_it(case):
+def test_plan_marks_exactly_the_covered_chunks_as_complete(case):
     shape, chunk_shape, selection = case
     for part in plan_selection(shape, chunk_shape, selection):
         inside = math.prod(

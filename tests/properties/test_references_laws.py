@@ -186,7 +186,7 @@ def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_all_reference_keys_are_listed_and_all_chunk_keys_are_resolved_by_subsets(entries):
+def test_every_key_is_listed_and_every_chunk_resolved(entries):
     parsed = parse_references(
         render_references(collect_references(entries.items()), generators=True)
     )
@@ -252,9 +252,7 @@ odd_members = st.tuples(
     st.integers(0, 3),
     st.data(),
 )
-def test_scanning_document_and_parsing_it_as_json_yield_same_references_or_same_error(
-    parts, spelled, escaped, slashes, changes, data
-):
+def test_scanner_agrees_with_json_parser(parts, spelled, escaped, slashes, changes, data):
     refs = [
         json.dumps({key: value}, ensure_ascii=escaped, separators=spelled)[1:-1]
         for part in parts
