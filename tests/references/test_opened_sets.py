@@ -150,7 +150,7 @@ class TestTargets:
             assert read(plain, remote_protocol="memory") == VALUES.tolist()
         filesystem.store.clear()
 
-    def test_mapping_of_bytes_opens_as_store_and_mapping_of_strings_as_reference_set(self):
+    def test_mapping_of_strings_opens_as_reference_set(self):
         assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
         assert isinstance(open_store({".zgroup": "{}"}), ReferenceStore)
 
@@ -245,9 +245,7 @@ class TestStore:
                 list(store.fetch_ranges([ByteRange(key, start, length)]))
         assert list(store.fetch_ranges([ByteRange("none", 0, 5)])) == [None]
 
-    def test_reference_store_is_classified_as_local_or_remote_without_reading_all_keys(
-        self, tmp_path
-    ):
+    def test_remote_references_are_detected_without_reading_all_keys(self, tmp_path):
         documents = version0("nowhere") | {"t/.zarray": json.dumps(ARRAY | {"shape": [10**13]})}
         metadata = {key: documents[key] for key in documents if key[-1] not in "012"}
         (tmp_path / "set.parq").mkdir()
@@ -431,7 +429,7 @@ class TestTrust:
         with pytest.raises(RefusedError, match="t/0"):
             read(f"{served.url}/refs.json")
 
-    def test_remote_reference_set_can_reference_its_host_by_absolute_or_relative_url(self, served):
+    def test_own_host_can_be_referenced_by_absolute_or_relative_url(self, served):
         os.mkdir(f"{served.root}/sets")
         for url in (f"{served.url}/data.bin", "../data.bin"):
             put(f"{served.root}/sets", "refs.json", version0(url))
@@ -446,9 +444,7 @@ class TestTrust:
             ("zip://set.json::s3://b/x.zip", "s3://b/y", "s3://b/y"),
         ],
     )
-    def test_urls_with_aliased_protocol_count_as_same_host_as_reference_document(
-        self, document, url, expected
-    ):
+    def test_protocol_aliases_count_as_same_host(self, document, url, expected):
         targets = Targets(
             document, ReferenceTrust(origin_of(document), ("s3://b/", "zip://a::s3://b/x.zip"))
         )
@@ -619,9 +615,7 @@ class TestOptions:
         ("options", "error"),
         [({}, AccessDeniedError), ({"missing_status": (403, 404)}, NotFoundError)],
     )
-    def test_reference_document_counts_as_missing_only_if_status_is_configured_to_mean_missing(
-        self, served, options, error
-    ):
+    def test_missing_status_option_applies_to_reference_document(self, served, options, error):
         served.fault("status", status=403, times=None)
         with pytest.raises(error):
             read(f"{served.url}/refs.json", **options)
@@ -655,7 +649,7 @@ class TestOptions:
         options = {"asynchronous": False, "max_gap": 5, "simple_templates": True, "lazy": True}
         assert read(version0(str(data)), remote_protocol="file", **options) == VALUES.tolist()
 
-    def test_references_can_use_protocol_given_in_remote_protocol_option(self):
+    def test_remote_protocol_option_sets_protocol_of_references(self):
         options = ReferenceOptions.of(
             Access(storage_options={"remote_protocol": "s3", "remote_options": {"anon": 1}})
         )

@@ -100,7 +100,7 @@ def open_folder(path):
 # Regression D43
 @pytest.mark.parametrize("reader", LIBRARIES)
 @pytest.mark.parametrize("writer", LIBRARIES)
-def test_references_written_with_one_parquet_library_can_be_read_with_another(
+def test_references_written_with_one_library_are_read_with_another(
     tmp_path, monkeypatch, writer, reader
 ):
     expected = write(tmp_path, writer)
@@ -115,7 +115,7 @@ def test_references_written_with_one_parquet_library_can_be_read_with_another(
     assert references.names("g/x/") == ([".zarray"], [])
 
 
-def test_reference_lookup_reads_only_needed_record_file_and_reads_it_once(tmp_path):
+def test_lookup_reads_only_needed_record_file_once(tmp_path):
     write(tmp_path, "pyarrow")
     references, folder = open_folder(tmp_path)
     for _ in range(2):
@@ -188,7 +188,7 @@ def test_invalid_chunk_grid_raises_reference_set_error(shape, chunks):
 
 
 @pytest.mark.parametrize("other", ["{", array([4], [0]), array([0, 3], [0, 3])])
-def test_broken_or_empty_array_does_not_prevent_reading_other_arrays(tmp_path, other):
+def test_broken_or_empty_array_does_not_affect_others(tmp_path, other):
     write(tmp_path, "pyarrow")
     document = json.loads((tmp_path / ".zmetadata").read_text())
     document["metadata"]["a/.zarray"] = other
@@ -215,7 +215,7 @@ def sparse_set(path, chunks, record_size):
     (path / ".zmetadata").write_text(json.dumps({**document, "record_size": record_size}))
 
 
-def test_missing_record_files_are_requested_once_for_all_their_chunks(tmp_path):
+def test_missing_record_file_is_requested_only_once(tmp_path):
     sparse_set(tmp_path, 10**9, 10**6)
     references, folder = open_folder(tmp_path)
     chunks = {key: value for key, value in references.items() if key != "t/.zarray"}
@@ -223,7 +223,7 @@ def test_missing_record_files_are_requested_once_for_all_their_chunks(tmp_path):
     assert len(folder.requested) == 1 + 1000
 
 
-def test_converting_reference_set_with_too_many_potential_record_files_is_rejected(tmp_path):
+def test_converting_set_with_too_many_record_files_is_rejected(tmp_path):
     sparse_set(tmp_path, 10**15, 10**6)
     with pytest.raises(UnsupportedError, match=r"1,000,000,000 record files.*larger record_size"):
         write_references(tmp_path, tmp_path / "set.json")

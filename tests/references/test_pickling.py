@@ -93,9 +93,7 @@ def test_unpickled_reference_set_is_read_on_first_use(served, clear_cached_sets)
 
 
 @pytest.mark.parametrize("change", ["changed", "removed"])
-def test_reference_document_changed_after_opening_raises_reference_set_error(
-    tmp_path, clear_cached_sets, change
-):
+def test_changed_reference_document_raises_reference_set_error(tmp_path, clear_cached_sets, change):
     path = tmp_path / "refs.json"
     path.write_text(json.dumps(document("data.bin")))
     travelled = pickle.dumps(open_store(path))

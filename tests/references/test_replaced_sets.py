@@ -42,9 +42,7 @@ def read(target, engine="nczarr", **selection):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("pickled", [False, True])
-def test_references_from_replaced_set_are_never_mixed_with_new_references(
-    target, monkeypatch, library, pickled
-):
+def test_old_and_new_references_are_never_mixed(target, monkeypatch, library, pickled):
     write(reference_set(LOWER), target, record_size=2)
     opened = xr.open_dataset(target, engine="nczarr")
     opened = pickle.loads(pickle.dumps(opened)) if pickled else opened
@@ -59,7 +57,7 @@ def test_references_from_replaced_set_are_never_mixed_with_new_references(
     assert read(target) == UPPER.encode()
 
 
-def test_workers_do_not_mix_references_from_replaced_set_with_new_references(tmp_path, workers):
+def test_workers_never_mix_old_and_new_references(tmp_path, workers):
     write(reference_set(LOWER), tmp_path / "set.parq", record_size=2)
     opened = xr.open_dataset(tmp_path / "set.parq", engine="nczarr", chunks={"x": 2})
     write(reference_set(UPPER), tmp_path / "set.parq", record_size=3)
@@ -67,7 +65,7 @@ def test_workers_do_not_mix_references_from_replaced_set_with_new_references(tmp
         opened.t.data[:8].compute(scheduler=workers)  # its record files exist in both sets
 
 
-def test_reading_record_file_missing_from_new_set_raises_reference_set_error(tmp_path):
+def test_reading_record_file_missing_from_new_set_raises_error(tmp_path):
     write(reference_set(LOWER), tmp_path / "set.parq", record_size=2)
     opened = xr.open_dataset(tmp_path / "set.parq", engine="nczarr")
     write(reference_set(UPPER), tmp_path / "set.parq")

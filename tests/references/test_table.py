@@ -143,7 +143,7 @@ def test_resolving_chunk_key_without_reference_returns_none(key):
     assert parse_references(SETS["gaps"]).resolve("t/3.3") is None
 
 
-def test_nested_objects_that_resemble_references_are_not_parsed_as_references():
+def test_nested_objects_are_not_parsed_as_references():
     inner = {f"t/{i}": ["u", i, 1] for i in range(6000)}
     references = parse_references(json.dumps({"version": 1, "refs": {"t/.zattrs": inner}}))
     assert references.resolve("t/5") is None
@@ -231,7 +231,7 @@ def test_huge_chunk_index_raises_reference_set_error():
     ["0/" * 100_000 + "{}a", "t/" + "0/" * 64 + "{}", "t/" + "0." * 64 + "{}"],
     ids=["long", "nested", "dotted"],
 )
-def test_keys_with_too_many_numbers_are_looked_up_as_ordinary_keys(key):
+def test_keys_with_too_many_numbers_are_still_resolved(key):
     refs = {key.format(number): ["u", number, 1] for number in range(100 if len(key) < 999 else 1)}
     references = tabulate(dict(refs))
     assert [references.resolve(key) for key in refs] == [

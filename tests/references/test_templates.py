@@ -212,7 +212,7 @@ def test_generators_with_sandboxed_templates_can_be_resolved_and_pickled():
     "pattern", ["%d", "a%04db", "%3d", "%007x", "%064d", "%05s", "%x", "\n%9d%%"]
 )
 @pytest.mark.parametrize("value", [0, 7, -5, 2**100, True, "text"])
-def test_percent_formatting_of_single_value_yields_same_text_as_in_python(pattern, value):
+def test_percent_formatting_yields_same_text_as_python(pattern, value):
     compute = compiled(Call(remainder, (pattern, DimensionValue("i"))))
     try:
         expected = formatted(pattern, value)

@@ -156,7 +156,7 @@ def test_rewriting_reference_set_can_inline_small_chunks_or_create_generators(tm
 
 @pytest.mark.filterwarnings("ignore:The 'fastparquet' engine")
 @pytest.mark.parametrize("consolidated", [False, True])
-def test_references_to_chunks_with_nested_keys_are_written_to_parquet_files(tmp_path, consolidated):
+def test_nested_chunk_keys_can_be_written_to_parquet(tmp_path, consolidated):
     group = zarr.open_group(tmp_path / "store", mode="w", zarr_format=2)
     nested = {"name": "v2", "separator": "/"}
     array = group.create_array(
@@ -209,7 +209,7 @@ def test_virtualizarr_references_to_scalars_can_be_rewritten(tmp_path, name, inl
         assert xr.open_dataset(str(tmp_path / name), engine=engine).s == 2.5
 
 
-def test_reference_and_array_counts_include_v3_arrays_with_dotted_chunk_keys(tmp_path):
+def test_counts_include_v3_arrays_with_dotted_chunk_keys(tmp_path):
     group = zarr.open_group(tmp_path / "store", mode="w")
     encoding = {"name": "default", "separator": "."}
     array = group.create_array("t", shape=(2, 2), chunks=(1, 1), dtype="i4")
@@ -220,7 +220,7 @@ def test_reference_and_array_counts_include_v3_arrays_with_dotted_chunk_keys(tmp
     assert (written.references, written.arrays) == (8, 2)
 
 
-def test_references_to_deflated_zip_entries_are_rejected_unless_entries_are_inlined(tmp_path):
+def test_deflated_zip_entries_must_be_inlined(tmp_path):
     regular(tmp_path / "store")
     source = pack(tmp_path / "store", zipfile.ZIP_DEFLATED)
     with pytest.raises(UnsupportedError, match="deflated"):
@@ -241,9 +241,7 @@ def test_writing_references_to_zip_file_over_http_sends_few_requests(http_server
     )
 
 
-def test_writing_references_for_store_that_cannot_be_listed_respects_node_limit(
-    tmp_path, http_server
-):
+def test_node_limit_applies_to_unlistable_store(tmp_path, http_server):
     xr_nczarr.to_nczarr(xr.Dataset({"a": 1, "b": 2}), f"{http_server.root}/store")
     with pytest.raises(LimitError, match="max_nodes"):
         write(f"{http_server.url}/store", tmp_path / "set.json", limits={"max_nodes": 2})
@@ -446,7 +444,7 @@ def test_parquet_reference_set_is_replaced_atomically(tmp_path, s3_server):
     xr.testing.assert_equal(xr.open_dataset(local, engine="nczarr").load(), dataset)
 
 
-def test_rejected_parquet_reference_set_leaves_existing_remote_set_unchanged(tmp_path):
+def test_rejected_write_leaves_remote_parquet_set_unchanged(tmp_path):
     place = f"memory://{tmp_path.name}"
     dataset = regular(f"{place}/store")
     document = json.dumps(array_document((2, 2)))
@@ -460,9 +458,7 @@ def test_rejected_parquet_reference_set_leaves_existing_remote_set_unchanged(tmp
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("allowed", [0, 1, 2])
-def test_interrupted_write_to_remote_directory_leaves_no_reference_set_and_can_be_retried(
-    tmp_path, monkeypatch, allowed, killed
-):
+def test_interrupted_remote_write_leaves_no_reference_set(tmp_path, monkeypatch, allowed, killed):
     place = f"memory://{tmp_path.name}"
     second = regular(f"{place}/first").isel(x=slice(15)) + 1
     second.to_zarr(f"{place}/second", zarr_format=2, consolidated=False)
@@ -552,7 +548,7 @@ def test_references_to_files_with_undecodable_names_are_written_as_json(tmp_path
         write(source, tmp_path / "set.parq")
 
 
-def test_references_to_huge_sparse_array_can_be_written_only_as_json(tmp_path):
+def test_huge_sparse_array_can_be_referenced_only_in_json(tmp_path):
     array = array_document((10**12, 10**6), chunks=[1, 2])
     source = {".zgroup": '{"zarr_format": 2}', "a/.zarray": json.dumps(array)}
     source |= {"a/.zattrs": '{"_ARRAY_DIMENSIONS": ["y", "x"]}', "a/7.3": "x" * 8}
@@ -592,7 +588,7 @@ def test_file_extension_of_reference_document_determines_its_compression(tmp_pat
     ],
     ids=["geojson", "package", "logging", "templates", "group", "consolidated"],
 )
-def test_json_document_that_is_not_a_reference_set_is_not_replaced(tmp_path, document):
+def test_other_json_documents_are_not_replaced(tmp_path, document):
     regular(tmp_path / "store")
     text = json.dumps(document).encode()
     for name, content in {
@@ -635,7 +631,7 @@ def test_reference_document_written_by_another_program_is_replaced(tmp_path, doc
 
 
 @pytest.mark.parametrize("place", ["local", "s3"])
-def test_file_of_other_format_is_not_replaced_by_reference_document(tmp_path, s3_server, place):
+def test_files_of_other_formats_are_not_replaced(tmp_path, s3_server, place):
     regular(tmp_path / "store")
     target, options = str(tmp_path / "mine"), None
     if place == "s3":
