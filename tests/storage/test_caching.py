@@ -32,7 +32,7 @@ def test_object_size_limit_applies_to_wrapped_stores(kind: str, tmp_path: Path) 
     assert [bytes(data) for data in wrapper.bounded(8).fetch(["a"]) if data] == [b"12345678"]
 
 
-def test_cached_files_removed_while_in_use_are_not_treated_as_missing_objects(
+def test_removed_cache_files_do_not_count_as_missing_objects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = LocalStore(str(tmp_path))
@@ -46,7 +46,7 @@ def test_cached_files_removed_while_in_use_are_not_treated_as_missing_objects(
             list(fetched)
 
 
-def test_temporary_cache_folder_is_kept_until_last_store_that_uses_it_is_deleted(
+def test_cache_folder_is_kept_until_last_store_is_deleted(
     tmp_path: Path,
 ) -> None:
     source = LocalStore(str(tmp_path))

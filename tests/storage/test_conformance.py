@@ -209,7 +209,7 @@ def test_unpickled_store_lists_and_reads_objects_written_later(writable: Store) 
     assert as_bytes(reader.fetch(["a/7"])) == [b"new"]
 
 
-def test_deleting_key_removes_object_and_deleting_prefix_removes_everything_under_it(
+def test_keys_and_prefixes_can_be_deleted(
     writable: Store,
 ) -> None:
     writable.put([("ab", b"1"), ("a*/x", b"2")])

@@ -165,7 +165,7 @@ def test_size_limit_applies_if_server_omits_content_length(
         store.size("a/1")
 
 
-def test_http_statuses_configured_to_mean_missing_are_treated_as_not_found(
+def test_missing_status_option_defines_missing_objects(
     connect: Connect, server: HttpServer
 ) -> None:
     server.fault("status", path="/a/1", status=403, times=None)
@@ -341,7 +341,7 @@ def test_adjacent_ranges_share_one_request(connect: Connect, server: HttpServer)
     assert sorted(request.range for request in server.requests) == ["bytes=0-109", "bytes=5-9"]
 
 
-def test_objects_are_fetched_with_one_request_each_and_limited_concurrency(
+def test_concurrent_fetches_send_one_request_per_object(
     connect: Connect,
     server: HttpServer,
 ) -> None:
@@ -355,7 +355,7 @@ def test_objects_are_fetched_with_one_request_each_and_limited_concurrency(
     assert 10 < server.most_in_flight <= 64
 
 
-def test_abandoned_read_sends_limited_number_of_requests_and_leaves_no_threads(
+def test_abandoned_read_sends_few_requests_and_leaves_no_threads(
     server: HttpServer,
 ) -> None:
     store = open_store(server.url)
@@ -367,7 +367,7 @@ def test_abandoned_read_sends_limited_number_of_requests_and_leaves_no_threads(
     assert not [name for name in names if name.startswith("fetch")]
 
 
-def test_secrets_in_urls_are_sent_to_server_but_hidden_in_messages(server: HttpServer) -> None:
+def test_secrets_in_urls_are_hidden_in_messages(server: HttpServer) -> None:
     url = f"http://me:word@{server.url[7:]}/?token=word"
     store = open_store(url)
     assert fetch(store, "a/1") == [CHUNKS["a/1"]]
@@ -486,7 +486,7 @@ def test_values_are_correct_even_if_30_percent_of_requests_fail(
     assert fetch(s3_store, "a/1", "a/2") == [None, CHUNKS["a/2"]]
 
 
-def test_fetching_from_s3_sends_one_request_per_object_even_if_objects_are_missing(
+def test_fetching_from_s3_sends_one_request_per_object(
     s3_server: S3Server, s3_store: RemoteStore
 ) -> None:
     s3_server.put("x/a/1", b"1")

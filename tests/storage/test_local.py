@@ -173,7 +173,7 @@ def test_file_truncated_while_reading_raises_storage_error(
 
 @pytest.mark.parametrize("copying", ["by the kernel", "refused", "missing"])
 @pytest.mark.parametrize("piece", [1 << 30, 1000], ids=["in one piece", "in several pieces"])
-def test_files_can_be_copied_from_one_local_store_to_another(
+def test_files_can_be_copied_between_local_stores(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copying: str, piece: int
 ) -> None:
     copy_file_range = os.copy_file_range
@@ -214,7 +214,7 @@ def test_file_truncated_while_copying_is_not_stored(
     assert os.listdir(f"{target.root}/b") == []
 
 
-def test_copying_between_local_stores_rejects_oversized_files_directories_and_invalid_keys(
+def test_copying_rejects_large_files_directories_and_invalid_keys(
     store: LocalStore, tmp_path: Path
 ) -> None:
     store.put([("a", b"12345678"), ("folder/a", b"")])
@@ -262,7 +262,7 @@ def test_object_can_be_fetched_into_buffer_of_same_size(
 
 
 @pytest.mark.parametrize("preadv", PREADV)
-def test_byte_ranges_can_be_fetched_into_buffers_of_the_caller(
+def test_byte_ranges_can_be_fetched_into_buffers(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, preadv: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(system, "preadv", preadv)
@@ -369,7 +369,7 @@ def test_sync_option_determines_which_files_are_synced(
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_staged_copy_is_synced_file_by_file_if_syncfs_is_unavailable(
+def test_staged_files_are_synced_individually_without_syncfs(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, synced: list[str], links: bool
 ) -> None:
     store.put([("a/0", b"1")])
@@ -543,7 +543,7 @@ def test_lock_excludes_other_processes(store: LocalStore) -> None:
     assert hidden_files(store.root) == []
 
 
-def test_locks_still_exclude_other_threads_if_file_locks_are_unsupported(
+def test_locks_exclude_other_threads_without_file_locks(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "_fcntl", None)
@@ -579,7 +579,7 @@ def test_errors_refer_to_target_store_instead_of_staged_copy(tmp_path: Path, nam
     ],
     ids=["new", "same", "folder", "elsewhere", "others", "document", "accent", "sharp s", "none"],
 )
-def test_names_indistinguishable_on_some_file_systems_are_detected(
+def test_indistinguishable_names_are_detected(
     new: list[str], there: list[str], alike: list[tuple[str, ...]]
 ) -> None:
     assert list(name_collisions(new, there)) == alike
@@ -596,7 +596,7 @@ def test_name_comparison_agrees_with_file_system(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_names_indistinguishable_on_file_system_are_rejected(
+def test_indistinguishable_names_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = xr.Dataset({"a": ("x", [1]), "A": ("x", [2])})
@@ -620,7 +620,7 @@ def test_names_indistinguishable_on_file_system_are_rejected(
     to_nczarr(both[["A"]], tmp_path / "store", mode="w")
 
 
-def test_path_is_inside_folder_only_if_whole_path_components_match(tmp_path: Path) -> None:
+def test_paths_are_compared_by_whole_components(tmp_path: Path) -> None:
     folder = str(tmp_path / "a")
     os.makedirs(f"{folder}/b")
     os.symlink(folder, tmp_path / "link")
@@ -642,7 +642,7 @@ def test_file_identity_is_same_for_directory_and_symlink_to_it(tmp_path: Path) -
     assert system.file_identity(folder) != system.file_identity(f"{folder}/none")
 
 
-def test_discarded_staging_store_is_removed_even_if_worker_is_still_writing(
+def test_discarded_staging_store_is_removed_despite_late_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staging = open_store(tmp_path / "s", must_exist=False).staging(empty=True)

@@ -99,7 +99,7 @@ def test_datasets_round_trip_through_store_objects(
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_dict_written_by_zarr_python_can_be_read_and_appended_to(
+def test_zarr_python_dict_can_be_read_and_appended_to(
     zarr_format: Literal[2, 3],
 ) -> None:
     objects: dict[str, Any] = {}
@@ -114,7 +114,7 @@ def test_dict_written_by_zarr_python_can_be_read_and_appended_to(
             assert opened.t.sum() == 2 * dataset().t.sum(), engine
 
 
-def test_local_store_objects_from_other_packages_are_opened_as_local_stores(tmp_path: Path) -> None:
+def test_local_stores_of_other_packages_are_recognized(tmp_path: Path) -> None:
     for target in (make("zarr local", tmp_path), make("obstore local", tmp_path)):
         store = resolve(target, must_exist=False).store
         assert type(store).__name__ == "LocalStore"
@@ -125,9 +125,7 @@ def test_local_store_objects_from_other_packages_are_opened_as_local_stores(tmp_
 
 @pytest.mark.skipif(os.sep != "/", reason="needs a single root directory")
 @pytest.mark.parametrize("prefix", [None, "/"])
-def test_path_in_obstore_local_store_at_file_system_root_opens_as_local_store(
-    prefix: str | None, tmp_path: Path
-) -> None:
+def test_path_in_obstore_root_opens_as_local_store(prefix: str | None, tmp_path: Path) -> None:
     root = ObjectStore(obstore.store.LocalStore(prefix))
     store = resolve(StorePath(root, str(tmp_path).strip("/")), must_exist=False).store
     assert (type(store).__name__, store.name) == ("LocalStore", str(tmp_path))
@@ -300,7 +298,7 @@ def error_of_reading(pickled: bytes) -> str:
     return ""
 
 
-def test_requesting_consolidated_metadata_has_no_effect_on_stores_that_do_not_support_it() -> None:
+def test_consolidated_option_is_ignored_by_stores_without_support() -> None:
     class UnconsolidatedStore(WrapperStore[MemoryStore]):
         @property
         def supports_consolidated_metadata(self) -> bool:
@@ -329,7 +327,7 @@ def test_outdated_consolidated_metadata_in_icechunk_is_ignored(consolidated: boo
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_icechunk_groups_and_arrays_can_have_names_that_resemble_chunk_keys(dialect: str) -> None:
+def test_icechunk_names_can_resemble_chunk_keys(dialect: str) -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     store = repository.writable_session("main").store
@@ -490,7 +488,7 @@ def test_lazy_dataset_cannot_overwrite_its_source_via_another_store_object() -> 
     check_that_the_source_is_not_overwritten(MemoryStore(objects), MemoryStore(objects))
 
 
-def test_lazy_dataset_cannot_overwrite_icechunk_session_it_was_opened_from() -> None:
+def test_lazy_dataset_cannot_overwrite_its_icechunk_session() -> None:
     icechunk = pytest.importorskip("icechunk")
     repository = icechunk.Repository.create(icechunk.in_memory_storage())
     session = repository.writable_session("main")
@@ -524,7 +522,7 @@ def test_lazy_dataset_cannot_overwrite_its_local_source_via_another_store(
     assert pickle.loads(pickle.dumps(resolve(target).store)).is_same(resolve(path).store)
 
 
-def test_lazy_dataset_cannot_overwrite_source_via_wrapped_fsspec_or_obstore_store() -> None:
+def test_lazy_dataset_cannot_overwrite_its_source_via_wrapped_store() -> None:
     memory = pytest.importorskip("obstore").store.MemoryStore()
     check_that_the_source_is_not_overwritten(memory, LoggingStore(ObjectStore(memory)))
     remote = FsspecStore.from_url("memory://wrapped/s")

@@ -158,7 +158,7 @@ def test_displayed_urls_hide_secrets() -> None:
         assert "pw" not in repr(store)
 
 
-def test_kind_of_store_is_detected_when_store_is_opened(tmp_path: Path) -> None:
+def test_opening_store_detects_its_kind(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "anything", "w") as file:
         file.writestr(".zgroup", "{}")
     (tmp_path / "looks.zip").mkdir()
@@ -238,7 +238,7 @@ def test_storage_options_take_precedence_over_url(s3_server: S3Server) -> None:
 
 @pytest.mark.parametrize("first", ["filecache", "filecache://", "blockcache"])
 @pytest.mark.parametrize("second", ["filecache", "simplecache://"])
-def test_fsspec_cache_in_front_of_another_cache_is_rejected(first: str, second: str) -> None:
+def test_fsspec_cache_before_another_cache_is_rejected(first: str, second: str) -> None:
     with pytest.raises(UnsupportedError, match=r"cannot precede another cache.*Leave out one"):
         open_store(f"{first}::{second}::https://h/x")
     open_store(f"simplecache::{second}::https://h/x")

@@ -97,7 +97,7 @@ def _write_in_every_way(zarr_format: int) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_all_write_modes_work_on_windows(tmp_path: Path, zarr_format: int) -> None:
+def test_all_write_modes_work(tmp_path: Path, zarr_format: int) -> None:
     on_windows(tmp_path / "c", _write_in_every_way, zarr_format)
 
 
@@ -122,7 +122,7 @@ def _paths() -> None:
     assert parse_target("s3://bucket/x").path is None
 
 
-def test_drive_paths_and_file_urls_are_local_on_windows(tmp_path: Path) -> None:
+def test_drive_paths_and_file_urls_are_local(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _paths)
 
 
@@ -137,7 +137,7 @@ def _shares() -> None:
     assert (place, key) == ("//server/share", "a.nc")
 
 
-def test_network_shares_are_separate_locations_on_windows(tmp_path: Path) -> None:
+def test_network_shares_are_separate_locations(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _shares)
 
 
@@ -183,7 +183,7 @@ def _untrusted_references() -> None:
     ReferenceTrust().for_untrusted("C:/refs.json").check("C:/a.nc")
 
 
-def test_untrusted_reference_sets_can_reference_only_their_folder_on_windows(
+def test_untrusted_reference_sets_can_reference_only_their_folder(
     tmp_path: Path,
 ) -> None:
     on_windows(tmp_path / "c", _untrusted_references)
@@ -232,7 +232,7 @@ def _references() -> None:
         xr.testing.assert_identical(opened(rf"C:\sets\{name}"), values(0, 6))
 
 
-def test_references_can_be_absolute_or_relative_paths_on_windows(tmp_path: Path) -> None:
+def test_references_can_be_absolute_or_relative_paths(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _references)
 
 
@@ -258,7 +258,7 @@ def _empty_directory() -> None:
     assert os.listdir("C:/data/store") == ["b"]
 
 
-def test_store_is_created_only_in_empty_directory_on_windows(tmp_path: Path) -> None:
+def test_store_is_created_only_in_empty_directory(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _empty_directory)
 
 
@@ -312,7 +312,7 @@ def _readers() -> None:
     xr.testing.assert_identical(opened(r"C:\data\x"), values(0, 2))
 
 
-def test_replacing_files_in_use_is_retried_on_windows(tmp_path: Path) -> None:
+def test_replacing_files_in_use_is_retried(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _readers)
 
 
@@ -352,7 +352,7 @@ def _names() -> None:
     assert {name: value.item() for name, value in opened(r"C:\data\new").items()} == fine
 
 
-def test_invalid_file_names_are_rejected_before_writing_on_windows(
+def test_invalid_file_names_are_rejected_before_writing(
     tmp_path: Path,
 ) -> None:
     on_windows(tmp_path / "c", _names)
@@ -395,7 +395,7 @@ def _case_variants() -> None:
     assert sorted(os.listdir(r"C:\data")) == ["old", "old.zip", "refs.json"]
 
 
-def test_names_differing_only_in_case_are_rejected_on_windows(
+def test_names_differing_only_in_case_are_rejected(
     tmp_path: Path,
 ) -> None:
     on_windows(tmp_path / "c", _case_variants)
@@ -422,9 +422,7 @@ def _replaced(path: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_opening_variables_with_names_differing_only_in_case_raises_error_on_windows(
-    tmp_path: Path, dialect: str
-) -> None:
+def test_variables_differing_only_in_case_cannot_be_opened(tmp_path: Path, dialect: str) -> None:
     from xr_nczarr import to_nczarr
 
     data = xr.Dataset({"a": ("x", [1]), "A": ("x", [2]), "b": ("x", [3])})
@@ -444,7 +442,7 @@ def _zip_with_case_variants(path: str) -> None:
     xr.testing.assert_identical(opened(r"C:\work\x.zip"), both)
 
 
-def test_zip_files_with_names_differing_only_in_case_open_on_windows(
+def test_zip_file_with_names_differing_only_in_case_opens(
     tmp_path: Path,
 ) -> None:
     from xr_nczarr import to_nczarr
@@ -476,11 +474,11 @@ def _lock_in_threads() -> None:
     assert os.listdir(r"C:\data\x\a") == ["0"]
 
 
-def test_locks_exclude_other_threads_on_windows(tmp_path: Path) -> None:
+def test_locks_exclude_other_threads(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _lock_in_threads)
 
 
-def test_locks_exclude_other_processes_on_windows(tmp_path: Path) -> None:
+def test_locks_exclude_other_processes(tmp_path: Path) -> None:
     drive = tmp_path / "c"
     (drive / "data" / "x").mkdir(parents=True)
     processes = [
