@@ -98,7 +98,7 @@ def test_dump_of_group_contains_only_that_group_and_inherited_dimensions(tmp_pat
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"], ["-v", "f,v,/g/sub/q"], ["-g", "g,/", "-v", "v"]])
-def test_dump_output_equals_output_of_ncdump(types, options, capsys):
+def test_dump_output_equals_ncdump_output(types, options, capsys):
     path, url = types
     assert main(["dump", *options, url]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -119,7 +119,7 @@ def test_dump_output_equals_output_of_ncdump(types, options, capsys):
 
 
 @needs_ncgen
-def test_ncgen_recreates_negative_zeros_and_empty_list_of_strings_from_dump(tmp_path):
+def test_ncgen_restores_negative_zeros_and_empty_lists(tmp_path):
     document = {
         "names": [],
         "_nczarr_group": {"dimensions": {"x": 3}, "arrays": [], "groups": []},
@@ -181,7 +181,7 @@ variables:
 
 
 @needs_ncgen
-def test_special_attributes_shown_by_dump_equal_those_shown_by_ncdump(tmp_path, capsys):
+def test_dump_shows_same_special_attributes_as_ncdump(tmp_path, capsys):
     """`dump` omits the attributes that describe a netCDF file itself."""
     (tmp_path / "special.cdl").write_text(STORED)
     source, target = str(tmp_path / "special.nc"), str(tmp_path / "special")
@@ -233,7 +233,7 @@ def test_dump_shows_only_filters_supported_by_hdf5():
 
 
 @needs_ncgen
-def test_ncgen_accepts_special_attributes_of_string_variables_that_have_no_fill_value(tmp_path):
+def test_ncgen_accepts_special_attributes_of_unfilled_strings(tmp_path):
     """netcdf-c rejects `_NoFill` for strings."""
     xr_nczarr.to_nczarr(xr.Dataset({"s": ("x", ["a", "bc"])}), tmp_path / "s.zarr", dialect="zarr")
     document = json.loads((tmp_path / "s.zarr" / "s" / ".zarray").read_text())
@@ -274,7 +274,7 @@ def test_dump_shows_netcdf_c_maxstrlen_attributes(tmp_path):
 
 @needs_ncgen
 @pytest.mark.parametrize("options", [[], ["-h"]])
-def test_dump_of_netcdf_c_4_9_0_store_equals_output_of_ncdump(options, tmp_path):
+def test_dump_of_old_netcdf_c_store_equals_ncdump_output(options, tmp_path):
     store = write_with_ncgen(tmp_path / "plain.file", "plain.cdl")
     expected = run("ncdump", *options, file_url(store, "nczarr"))
     assert "".join(xr_nczarr.dump(store, header=bool(options))) == expected
@@ -384,7 +384,7 @@ def array(dtype, fill="null", shape="[2]"):
     ).encode()
 
 
-def test_variables_without_netcdf_type_are_either_converted_or_reported_as_omitted():
+def test_variables_without_netcdf_type_are_converted_or_reported():
     store = {
         ".zgroup": b'{"zarr_format": 2}',
         "flag/.zarray": array("|b1"),
@@ -437,14 +437,14 @@ def test_dump_prints_one_line_error_for_unknown_variable(tmp_path, capsys):
         ((3, 0), (1, 1), 9),
     ],
 )
-def test_array_is_divided_into_slabs_that_cover_all_elements_in_order(shape, chunks, limit):
+def test_slabs_cover_all_elements_in_order(shape, chunks, limit):
     whole = np.arange(int(np.prod(shape))).reshape(shape)
     parts = [whole[part].ravel() for part in slabs(shape, chunks, 1, limit=limit)]
     assert all(part.size <= limit for part in parts)
     assert np.concatenate(parts).tolist() == whole.ravel().tolist()
 
 
-def test_dump_reads_large_variable_in_parts_but_each_chunk_only_once(monkeypatch):
+def test_dump_reads_each_chunk_of_large_variable_once(monkeypatch):
     store = {".zgroup": b'{"zarr_format": 2}'}
     document = array("<i4", shape="[100, 10]").replace(b'"chunks": [100, 10]', b'"chunks": [10, 5]')
     store["x/.zarray"] = document

@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is not installed")
 @pytest.mark.parametrize("flags", ["-t", "-c", "-t -c", "-t -h", "-t -v tb", "-t -v noleap,v"])
-def test_dump_options_for_times_and_coordinates_have_same_effect_as_in_ncdump(
+def test_time_and_coordinate_options_work_as_in_ncdump(
     flags: str, folder: Path, capfdbinary
 ) -> None:
     words = flags.split()

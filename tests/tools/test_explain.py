@@ -88,7 +88,7 @@ def test_explain_predicts_number_of_requests_and_bytes_read(selection, compresso
     assert not result.at_most
 
 
-def test_explain_with_indexers_that_share_dimension_predicts_pointwise_read():
+def test_explain_predicts_pointwise_reads():
     store = stored()
     points = xr.DataArray([1, 15, 39], dims="p")
     dataset = xr.open_dataset(store, engine="nczarr")
@@ -109,7 +109,7 @@ def test_explain_finds_chunk_of_scalar_by_listing_store(zarr_format, tmp_path):
     assert (result.absent, result.fetched_bytes) == (0, 8)
 
 
-def test_explain_counts_chunks_with_undeclared_slash_separator_as_present():
+def test_explain_finds_chunks_with_undeclared_separator():
     store = stored()
     del store.mapping[".zmetadata"]
     document = json.loads(store.mapping["v/.zarray"])
@@ -192,7 +192,7 @@ def test_explain_distinguishes_mapping_stores_with_same_display_name():
 
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("chunks", [None, {}])
-def test_explain_method_of_accessor_explains_selected_part_of_dataset(chunks, inline):
+def test_accessor_explains_selected_part_of_dataset(chunks, inline):
     store = stored()
     dataset = xr.open_dataset(store, engine="nczarr", chunks=chunks, inline_array=inline)
     (result,) = dataset.nczarr.explain({"x": slice(0, 20)}).readings
@@ -278,7 +278,7 @@ def test_explain_html_draws_chunks_even_if_selection_drops_dimensions():
         assert reported in chunk.nczarr.explain()._repr_html_()
 
 
-def test_explain_lists_store_instead_of_requesting_size_of_each_selected_chunk():
+def test_explain_lists_store_instead_of_looking_up_each_chunk():
     dataset = xr.Dataset({"v": ("x", dask.array.zeros(20_000, dtype="i1"))})
     mapping = {}
     xr_nczarr.to_nczarr(dataset, mapping, encoding={"v": {"chunks": 1}}, compute=False)
@@ -328,7 +328,7 @@ def test_explain_counts_chunks_above_limit_without_enumerating_them(step):
     "selection",
     [slice(None), slice(3, 3), slice(7, None, 5), slice(90, 10, -11), np.array([5, 99, 6, -1]), 4],
 )
-def test_number_of_touched_chunks_equals_number_of_planned_chunks(selection):
+def test_touched_chunks_are_counted_as_in_plan(selection):
     for chunk in (1, 3, 10, 200):
         plan = plan_selection([100], [chunk], [selection])
         assert count_touched([100], [chunk], [selection]) == plan.count

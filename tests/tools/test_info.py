@@ -62,7 +62,7 @@ def test_info_ignores_missing_chunks_and_invalid_keys(dataset):
     assert variables(xr_nczarr.info(store))["/v"]["objects_present"] == 3
 
 
-def test_info_counts_chunk_only_once_if_it_is_stored_under_two_keys():
+def test_info_counts_chunk_stored_under_two_keys_once():
     generator = {"key": "v/{{i}}", "url": "/data", "offset": "{{8 * i}}", "length": "8"}
     array = array_document((2,), "<i8", chunks=[1])
     references = {
@@ -126,7 +126,7 @@ class Unlistable(Store):
         raise UnsupportedError("sizes are unknown")
 
 
-def test_info_reports_that_chunks_were_not_counted_if_store_cannot_be_listed(dataset):
+def test_info_reports_that_chunks_were_not_counted(dataset):
     store = {}
     xr_nczarr.to_nczarr(dataset, store, consolidated=True)
     overview = xr_nczarr.info(Unlistable(store))

@@ -75,9 +75,7 @@ def test_upgraded_stores_keep_data_and_open_in_netcdf_c(
 
 @pytest.mark.skipif(not has_ncgen, reason="needs ncdump")
 @pytest.mark.parametrize("release", VINTAGES)
-def test_netcdf_c_4_9_0_opens_stores_upgraded_to_universal_layout(
-    tmp_path: Path, release: str
-) -> None:
+def test_netcdf_c_4_9_0_reads_upgraded_universal_layout(tmp_path: Path, release: str) -> None:
     store = write_vintage(tmp_path / "store", numbers(release), release)
     xr_nczarr.upgrade(store, "universal")
     dump = ["ncdump", "-v", "v,shorts,scalar", file_url(store)]
@@ -122,7 +120,7 @@ def test_upgrade_rejects_dialect_without_unlimited_dimensions(tmp_path: Path) ->
     assert read_objects(store) == before
 
 
-def test_upgrade_to_plain_zarr_rejects_fill_values_that_would_mask_values(tmp_path: Path) -> None:
+def test_upgrade_rejects_fill_values_that_would_mask_values(tmp_path: Path) -> None:
     """netCDF's default fill value masks values in plain Zarr v2, but not in NCZarr."""
     dataset = xr.Dataset({"n": ("x", np.array([1, 2**32 - 1], "u4"))})
     xr_nczarr.to_nczarr(dataset, tmp_path / "store")
@@ -152,7 +150,7 @@ def test_upgrade_of_nczarr_store_does_not_list_any_folder(
     assert xr_nczarr.upgrade(tmp_path / "store", "universal").written
 
 
-def test_upgrade_leaves_store_unchanged_if_it_already_has_requested_dialect(tmp_path: Path) -> None:
+def test_upgrade_to_same_dialect_leaves_store_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "store"
     xr_nczarr.to_nczarr(xr.Dataset({"a": ("x", [1.5, 2.5])}, attrs={"n": 1}), store)
     before = read_objects(store)
@@ -277,9 +275,7 @@ def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:
         xr_nczarr.consolidate(store)
 
 
-def test_netcdf_c_store_can_be_upgraded_consolidated_and_referenced_on_command_line(
-    tmp_path: Path, capsys
-) -> None:
+def test_commands_upgrade_consolidate_and_reference_store(tmp_path: Path, capsys) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.9.0"), "4.9.0")
     assert main(["upgrade", str(store), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["before"] == "nczarr-4.8.1"
