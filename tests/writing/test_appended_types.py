@@ -89,7 +89,7 @@ def test_appended_values_of_incompatible_type_are_rejected(
     [("f4", 2**24 + 1), ("f8", 2**53 + 1), ("f8", -(2**63) + 1)],
     ids=["float32", "float64", "negative"],
 )
-def test_appended_integers_not_exactly_representable_as_stored_floats_are_rejected(
+def test_appended_integers_not_representable_as_floats_are_rejected(
     stored: str, number: int, lazy: bool
 ) -> None:
     def numbers(values: Any) -> xr.Dataset:
@@ -223,7 +223,7 @@ def test_empty_array_of_any_type_can_be_appended(kind: str, dialect: Any, in_blo
 
 
 @pytest.mark.parametrize("attribute", ["bounds", "coordinates"])
-def test_times_can_be_appended_even_if_bounds_or_coordinates_attribute_is_not_text(
+def test_non_text_bounds_and_coordinates_do_not_prevent_append(
     tmp_path: Path, attribute: str
 ) -> None:
     attributes = {"units": "days since 2000-01-01", attribute: np.array([1.5, 2.5])}
@@ -250,7 +250,7 @@ def test_appended_bytes_that_end_in_nul_are_rejected(chunked: bool) -> None:
     [({"dtype": "S1"}, {}), ({"dtype": "S4"}, {"dialect": "zarr"}), ({}, {"zarr_format": 1})],
     ids=["characters", "bytes", "v1"],
 )
-def test_text_that_ends_in_nul_is_not_stored_with_fixed_width(
+def test_fixed_width_text_cannot_end_in_nul(
     encoding: dict[str, Any], layout: dict[str, Any]
 ) -> None:
     dataset = xr.Dataset({"b": ("x", np.array(["a\0"], object))})

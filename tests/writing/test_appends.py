@@ -109,7 +109,7 @@ def test_append_cost_is_independent_of_store_length(options, chunk):
 
 
 @pytest.mark.parametrize("start", [0, 500, 990, 999])
-def test_appending_repeated_or_earlier_times_to_long_time_series_is_rejected(path, start):
+def test_repeated_or_earlier_times_are_rejected_in_long_series(path, start):
     to_nczarr(series(0, 1000), path, encoding={"time": {"chunks": 1}})
     again = series(start, start + 1)
     assert_rejected(
@@ -214,9 +214,7 @@ def netcdf_file(tmp_path):
 @pytest.mark.parametrize(
     "layout", [{}, {"zarr_format": 3}, {"dialect": "zarr"}, {"dialect": "zarr", "zarr_format": 3}]
 )
-def test_text_and_times_can_be_appended_to_store_written_from_empty_selection(
-    path, netcdf_file, engine, layout
-):
+def test_store_written_from_empty_selection_can_be_appended_to(path, netcdf_file, engine, layout):
     if engine == "nczarr":
         store = netcdf_file.with_suffix(".nczarr")
         xr_nczarr.copy(netcdf_file, store)
@@ -232,7 +230,7 @@ def test_text_and_times_can_be_appended_to_store_written_from_empty_selection(
 
 
 @pytest.mark.parametrize("region", [{"x": slice(1, 3)}, {"x": "auto"}], ids=str)
-def test_append_that_would_expose_values_beyond_the_end_through_region_is_rejected(path, region):
+def test_append_with_region_is_rejected(path, region):
     values = np.arange(8.0).reshape(2, 4)
     stored = xr.Dataset({"v": (("time", "x"), values)}, {"time": [0, 1], "x": [10, 20, 30, 40]})
     new = xr.Dataset({"v": (("time", "x"), np.ones((2, 2)))}, {"time": [2, 3], "x": [20, 30]})

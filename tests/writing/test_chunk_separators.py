@@ -28,9 +28,7 @@ def _undeclared_nested(path, values, **encoding):
 # A chunk written with the separator "." once hid all old chunks.
 @pytest.mark.parametrize("first", [0, 8], ids=["complete", "without first and last chunk"])
 @pytest.mark.parametrize("change", ["append", "region"])
-def test_writing_to_array_with_undeclared_slash_separator_preserves_stored_values(
-    tmp_path, first, change
-):
+def test_writing_with_undeclared_separator_preserves_values(tmp_path, first, change):
     values = np.where(np.arange(40) < first, np.nan, np.arange(40.0)).reshape(10, 4)
     values[8:] = np.nan if first else values[8:]
     _undeclared_nested(tmp_path / "s", values)
@@ -47,9 +45,7 @@ def test_writing_to_array_with_undeclared_slash_separator_preserves_stored_value
 
 # Once, a chunk was found or not, depending on which chunks were read with it. A copy lost chunks.
 @pytest.mark.parametrize("encoding", [{}, {"compressors": None}], ids=["compressed", "raw"])
-def test_array_whose_chunk_keys_use_both_separators_can_be_read_updated_and_copied(
-    tmp_path, encoding
-):
+def test_array_with_mixed_separators_can_be_read_and_updated(tmp_path, encoding):
     path = tmp_path / "s"
     values = np.arange(40.0).reshape(10, 4)
     _undeclared_nested(path, values, **encoding)

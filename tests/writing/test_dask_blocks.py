@@ -33,9 +33,7 @@ def test_dask_arrays_can_be_written_with_every_scheduler(path, scheduler):
     ("declared", "computed"),
     [("i8", "f8"), ("f8", "i8"), ("i4", "f4"), ("f4", "f8"), ("f8", "f4"), ("u1", "?")],
 )
-def test_dask_blocks_whose_dtype_differs_from_declared_dtype_are_converted(
-    zarr_format, declared, computed
-):
+def test_dask_blocks_are_converted_to_declared_dtype(zarr_format, declared, computed):
     # If the declared dtype was wrong, the bits of the integer 2 were once read as 9.88e-324.
     values = np.arange(6).astype(computed)
     blocks = da.from_array(values, chunks=4).map_blocks(
@@ -62,7 +60,7 @@ def test_dask_blocks_whose_dtype_differs_from_declared_dtype_are_converted(
         (np.datetime64("2000-01-01", "s"), "int64"),
     ],
 )
-def test_dask_blocks_with_values_outside_declared_dtype_range_are_rejected(value, declared):
+def test_dask_blocks_with_values_outside_declared_dtype_are_rejected(value, declared):
     blocks = da.from_array(np.array([value]), chunks=1)
     wrong = blocks.map_blocks(np.copy, dtype=declared, meta=np.empty(0, declared))
     with pytest.raises(ConflictError, match=f"the declared dtype {declared} cannot represent"):
@@ -71,7 +69,7 @@ def test_dask_blocks_with_values_outside_declared_dtype_range_are_rejected(value
 
 @pytest.mark.parametrize("made", [np.sum, lambda block: block[:1], lambda block: block[:, None]])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_dask_blocks_whose_shape_differs_from_declared_shape_are_rejected(path, made, zarr_format):
+def test_dask_blocks_of_undeclared_shape_are_rejected(path, made, zarr_format):
     # Blocks without dimensions were once all written to the first element.
     blocks = da.from_array(np.arange(4.0), chunks=2)
     wrong = xr.Dataset({"v": ("x", blocks.map_blocks(made, dtype="f8", chunks=blocks.chunks))})
@@ -83,7 +81,7 @@ def test_dask_blocks_whose_shape_differs_from_declared_shape_are_rejected(path, 
     assert read(path).v.values.tolist() == [0, 1, 2, 3]
 
 
-def test_dask_blocks_with_byte_strings_longer_than_declared_dtype_are_rejected():
+def test_dask_blocks_with_too_long_byte_strings_are_rejected():
     blocks = da.from_array(np.array([b"abc"]), chunks=1)
     shorter = blocks.map_blocks(np.copy, dtype="S2", meta=np.empty(0, "S2"))
     with pytest.raises(ConflictError, match=r"has dtype \|S3, but the declared dtype \|S2"):

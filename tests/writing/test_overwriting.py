@@ -121,7 +121,7 @@ def test_array_can_be_replaced_even_if_empty_chunk_folders_remain():
 
 # The group was once not found, so a new group with its name replaced it.
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_group_under_folder_without_metadata_can_be_read_but_not_replaced(tmp_path, zarr_format):
+def test_group_below_missing_group_can_be_read_but_not_replaced(tmp_path, zarr_format):
     dataset = xr.Dataset({"v": ("x", [1.5, 2.5])})
     options = {"zarr_format": zarr_format, "consolidated": False}
     dataset.to_zarr(tmp_path, group="a/b", **options)
@@ -140,7 +140,7 @@ def test_group_under_folder_without_metadata_can_be_read_but_not_replaced(tmp_pa
 # Modes --------------------------------------------------------------------------------------
 
 
-def test_mode_w_does_not_remove_target_that_is_not_a_store(path):
+def test_mode_w_does_not_remove_other_directories(path):
     os.makedirs(path)
     with open(f"{path}/precious", "w") as file:
         file.write("text")

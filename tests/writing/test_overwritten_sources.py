@@ -38,7 +38,7 @@ def test_overwriting_source_of_lazy_dataset_is_rejected(path, mode, chunks):
         pytest.param({"c": "a"}, {"mode": "w", "group": "g"}, id="replaced-group"),
     ],
 )
-def test_overwriting_variable_needed_to_compute_another_variable_is_rejected(path, names, options):
+def test_overwriting_variable_needed_for_another_is_rejected(path, names, options):
     stored = xr.Dataset({name: ("x", np.arange(4) * sign) for name, sign in (("a", 1), ("b", -1))})
     group = {"group": options.get("group")}
     to_nczarr(stored, path, **group)
@@ -94,7 +94,7 @@ def mapped():
 
 @pytest.mark.parametrize("mode", ["a", "a-"])
 @pytest.mark.parametrize("chunks", [None, {}, {"x": -1}], ids=str)
-def test_new_variables_can_be_added_along_with_coordinates_from_opened_dataset(path, chunks, mode):
+def test_new_variables_can_be_added_with_opened_coordinates(path, chunks, mode):
     to_nczarr(mapped(), path)
     before = read_objects(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
@@ -116,7 +116,7 @@ def test_writing_opened_dataset_back_leaves_store_unchanged(path, chunks, mode):
 
 
 @pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
-def test_writing_lazy_variable_back_to_memory_store_at_same_url_is_rejected(chunks):
+def test_overwriting_source_in_memory_filesystem_is_rejected(chunks):
     # Another endpoint can have another store at the same URL.
     url = "memory://same-url/store.nczarr"
     to_nczarr(mapped(), url, mode="w")

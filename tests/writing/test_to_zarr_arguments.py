@@ -231,7 +231,7 @@ def test_plain_zarr_attributes_equal_attributes_written_by_xarray(tmp_path, valu
     assert documents(tmp_path / "a") == documents(tmp_path / "b")
 
 
-def test_numpy_numbers_in_list_and_dict_attributes_are_stored_as_json_numbers():
+def test_numpy_numbers_in_nested_attributes_become_json_numbers():
     store = {}
     to_nczarr(
         xr.Dataset(attrs={"a": [np.float32(0.5)], "b": {"c": np.arange(2)}}), store, dialect="zarr"
@@ -274,7 +274,7 @@ def test_error_for_reserved_attribute_includes_attribute_name(name, dialect):
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_annotations_shown_as_attributes_by_zarr_engine_are_not_written(tmp_path, version, dialect):
+def test_annotations_shown_by_zarr_engine_are_not_written(tmp_path, version, dialect):
     dataset = xr.Dataset({"v": (("y", "x"), [[1, 2]], {"units": "m"})}, attrs={"title": "t"})
     to_nczarr(dataset, tmp_path / "a", zarr_format=version)
     group = zarr.open_group(tmp_path / "a", mode="r+", use_consolidated=False)

@@ -37,7 +37,7 @@ def test_upload_above_size_limit_runs_alone():
     assert done == [0, 1, 2]
 
 
-def test_first_upload_error_is_raised_and_later_uploads_are_dropped():
+def test_first_upload_error_stops_later_uploads():
     uploads, done = Uploads(2), []
 
     def fail(number):

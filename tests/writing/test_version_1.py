@@ -122,7 +122,7 @@ def test_dataset_attributes_are_rejected_in_v1(path):
         to_nczarr(DATASET.assign_attrs(title="x"), path, zarr_format=1)
 
 
-def test_inherited_shuffle_is_dropped_and_requested_shuffle_is_rejected_in_v1(path, tmp_path):
+def test_shuffle_is_rejected_if_requested_and_dropped_if_inherited(path, tmp_path):
     to_nczarr(DATASET, path, zarr_format=1, encoding={"t": {"zlib": True, "complevel": 2}})
     meta = json.loads((path / "meta").read_bytes())
     assert (meta["compression"], meta["compression_opts"]) == ("zlib", 2)

@@ -93,7 +93,7 @@ def test_accessor_writes_dataarrays_and_datatrees(path):
     assert read(f"{path}/3", group="b/c").a.encoding["dtype"] == "f4"
 
 
-def test_groups_whose_names_differ_only_by_trailing_dot_can_coexist(path):
+def test_group_names_can_differ_only_by_trailing_dot(path):
     tree = xr.DataTree.from_dict({"/a": xr.Dataset({"v": 1}), "/a.": xr.Dataset({"v": 2})})
     to_nczarr(tree, path, group="/b./")
     assert xr.open_datatree(path, engine="nczarr", group="/b.").load().identical(tree)
@@ -105,9 +105,7 @@ def test_writing_non_xarray_object_raises_type_error(path):
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3, "3-draft"])
-def test_stores_in_zarr_v2_v3_and_v3_draft_support_creation_appending_and_reading(
-    path, zarr_format
-):
+def test_zarr_versions_support_creation_and_appending(path, zarr_format):
     to_nczarr(example(), path, zarr_format=zarr_format, unlimited_dims="t")
     to_nczarr(example(8, 9), path, append_dim="t")
     result = read(path)
@@ -128,7 +126,7 @@ def test_v1_store_can_contain_only_one_array(path):
 
 @pytest.mark.parametrize("sync", ["commit", "all", "none"])
 @pytest.mark.parametrize("atomic", [False, True])
-def test_sync_and_atomic_options_do_not_affect_contents_of_written_store(path, sync, atomic):
+def test_sync_and_atomic_options_do_not_change_contents(path, sync, atomic):
     options = {"storage_options": {"sync": sync}}
     to_nczarr(example(), path, **options)
     to_nczarr(example(8, 9), path, append_dim="t", atomic=atomic, **options)
@@ -146,7 +144,7 @@ def test_failed_creation_leaves_no_files(path):
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_failed_creation_in_mapping_leaves_no_store_and_can_be_retried():
+def test_failed_creation_in_mapping_can_be_retried():
     class Failing(dict):
         def __setitem__(self, key, value):
             if key.endswith("n/.zarray"):
@@ -279,7 +277,7 @@ def test_directory_with_user_files_is_not_treated_as_empty(path):
     assert Path(path, "notes.txt").read_bytes() == b"mine"
 
 
-def test_folder_with_same_name_as_file_manager_file_is_not_ignored(path):
+def test_folder_named_like_file_manager_file_is_not_ignored(path):
     os.makedirs(f"{path}/.DS_Store")
     with pytest.raises(ExistsError, match="not belong to a Zarr store"):
         to_nczarr(example(), path)

@@ -31,7 +31,7 @@ def identity(dataset: xr.Dataset) -> str:
     ],
     ids=["float", "big-endian", "datetime", "transposed", "bytes", "object"],
 )
-def test_identity_of_write_request_changes_if_two_values_are_swapped(values):
+def test_identity_changes_if_two_values_are_swapped(values):
     dataset = xr.Dataset({"v": (("y", "x"), values)})
     changed = values.copy(order="K")
     changed[2, 1], changed[2, 2] = values[2, 2], values[2, 1]
@@ -39,7 +39,7 @@ def test_identity_of_write_request_changes_if_two_values_are_swapped(values):
     assert identity(dataset) != identity(xr.Dataset({"v": (("y", "x"), changed)}))
 
 
-def test_identity_of_write_request_depends_on_names_dtypes_dimensions_and_attributes():
+def test_identity_depends_on_names_dtypes_dimensions_and_attributes():
     values = np.zeros((2, 2), "i4")
     variants = [
         xr.Dataset({"v": (("y", "x"), values)}),

@@ -12,7 +12,7 @@ from xr_nczarr import ConflictError, to_nczarr
 
 # Values beyond the end of the array were once written, but were then read as fill values.
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_mode_a_extends_array_shorter_than_dimension_but_region_write_does_not(
+def test_only_mode_a_extends_short_arrays(
     zarr_format,
 ):
     old, new, store = np.arange(6.0), np.arange(10.0, 16.0), {}

@@ -72,7 +72,7 @@ def test_worker_threads_can_write_to_client_memory(target, threaded_client):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_dictionary_store_can_be_written_only_in_process_that_created_it(method):
+def test_dictionary_can_be_written_only_in_its_own_process(method):
     assert in_a_new_interpreter(send_here_and_to_a_child, method) == ["a"]
 
 
@@ -89,7 +89,7 @@ def put_into(sent, key):
         pickle.loads(sent).put([(key, b"1")])
 
 
-def test_processes_can_write_disjoint_regions_of_store_created_without_values(path):
+def test_processes_can_write_disjoint_regions_of_template(path):
     template = xr.zeros_like(example(0, 12).chunk(t=4))
     to_nczarr(template.assign_coords(t=example(0, 12).t), path, compute=False)
     run_in_processes(3, write_region, [(path, start, start + 3) for start in range(0, 12, 3)])
