@@ -91,7 +91,7 @@ def test_accessor_on_datatree_finds_store(store):
     assert repr(tree.nczarr.info()) == repr(xr_nczarr.info(store))
 
 
-def test_error_for_accessor_on_dataset_without_known_store_suggests_fix(store):
+def test_error_for_dataset_without_known_store_suggests_fix(store):
     for other in (xr.Dataset(), xr.open_dataset(store, engine="nczarr")["v"]):
         with pytest.raises(NotFoundError, match=r"opened is unknown.*Call the method on"):
             other.nczarr.info()

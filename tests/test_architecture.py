@@ -144,7 +144,7 @@ def test_layers_import_only_lower_layers():
     assert not offenders
 
 
-def test_layer_table_lists_only_layers_that_are_actually_imported():
+def test_layer_table_lists_only_imported_layers():
     imported = {layer: set() for layer in LAYERS}
     for path in FILES:
         imported[layer_of(path)].update(*map(layers_in, imports(path)))
