@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from xr_nczarr.cli.completion import candidates
-from xr_nczarr.cli.main import main
+from xr_nczarr.cli.main import candidates, main
 
 LINES = {
     "a command": ("co", ["copy", "consolidate"]),

@@ -1,4 +1,7 @@
-"""Run the ``nczarr`` command, report errors, and determine the exit code."""
+"""Run the ``nczarr`` command, report errors, and determine the exit code.
+
+The completion scripts for shells run ``nczarr --complete`` to obtain the candidates.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,27 @@ from xr_nczarr.errors import NczarrError, quote, unknown
 _FAILED = 2
 _INTERRUPTED = 130
 _PIPE_CLOSED = 141
+
+# If there are no candidates, the shell completes file names.
+_SCRIPTS = {
+    "bash": """\
+_nczarr() {
+    COMPREPLY=($(nczarr --complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _nczarr nczarr""",
+    "zsh": """\
+#compdef nczarr
+_nczarr() {
+    local -a candidates=(${(f)"$(nczarr --complete "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+    if (( $#candidates )); then compadd -- $candidates; else _files; fi
+}
+compdef _nczarr nczarr""",
+    "fish": """\
+function __nczarr
+    nczarr --complete (commandline -opc)[2..] (commandline -ct) 2>/dev/null
+end
+complete -c nczarr -a '(__nczarr)'""",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,8 +137,6 @@ def _run_option(option: str, words: Sequence[str]) -> int:
     elif option == "--version":
         print(f"xr_nczarr {__version__}")
     elif option in ("--completion", "--complete"):
-        from xr_nczarr.cli.completion import candidates, script
-
         print(script(*words) if option == "--completion" else "\n".join(candidates(words)))
     elif not option:
         print(overview(), file=sys.stderr)
@@ -124,6 +146,32 @@ def _run_option(option: str, words: Sequence[str]) -> int:
         names = ("--help", "--version", "--completion") if what == "option" else COMMANDS
         raise UsageError(str(unknown(what, option, names)))
     return 0
+
+
+def script(shell: str = "", *_: str) -> str:
+    """Return the completion script for a shell.
+
+    Raises
+    ------
+    UsageError
+        If the shell is not bash, zsh or fish.
+    """
+    if shell not in _SCRIPTS:
+        raise UsageError(
+            f"unsupported shell {quote(shell)!r}; expected one of {', '.join(_SCRIPTS)}"
+        )
+    return _SCRIPTS[shell]
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """Return the possible completions of the last word of a command line."""
+    *before, last = words or [""]
+    if not before:
+        return [name for name in COMMANDS if name.startswith(last)]
+    if before[0] not in COMMANDS or not last.startswith("-"):
+        return []
+    flags = Parser("nczarr", COMMANDS[before[0]]).flags
+    return [flag for flag in flags if flag.startswith(last)]
 
 
 def _show(result: Any, *, json: bool, quiet: bool) -> int:
