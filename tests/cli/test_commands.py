@@ -8,7 +8,7 @@ import xarray as xr
 
 import xr_nczarr
 from xr_nczarr.cli import main as frame
-from xr_nczarr.cli.arguments import UsageError, add_target, open_options
+from xr_nczarr.cli.arguments import Parser, UsageError, open_options
 from xr_nczarr.cli.commands import COMMANDS
 from xr_nczarr.cli.main import main
 
@@ -83,10 +83,7 @@ def test_closed_stream_does_not_affect_exit_code_or_other_stream(command, target
 
 
 def test_option_values_are_parsed_as_json_or_text():
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    add_target(parser)
+    parser = Parser("nczarr info", COMMANDS["info"])
     pairs = ["--storage-option", "anon=true", "--storage-option", "key=abc"]
     parsed = parser.parse_args(["x", *pairs, "--option", "group=/a", "--option", "zarr_format=2"])
     assert parsed.storage_options == {"anon": True, "key": "abc"}

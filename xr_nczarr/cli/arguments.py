@@ -65,9 +65,20 @@ class Parser(argparse.ArgumentParser):
         display = {name: getattr(parsed, name, False) for name in ("json", "quiet")}
         return self._run(parsed), display
 
-    def add_flag(self, flag: str, about: str, dest: str | None = None) -> None:
-        """Add an option that takes no value. `about` is its help text."""
-        self.add_argument(flag, dest=dest, action="store_true", help=about)
+    def add(self, name: str, about: str, **keywords: Any) -> None:
+        """Add an argument, given its help text and the other keywords of `add_argument`.
+
+        An option without any keywords but `dest` takes no value.
+        """
+        if name.startswith("-") and not keywords.keys() - {"dest"}:
+            keywords["action"] = "store_true"
+        self.add_argument(name, help=about, **keywords)
+
+    def add_shared(self, *names: str) -> None:
+        """Add arguments that several subcommands share, given their names in `_SHARED`."""
+        for name in names:
+            about, keywords = _SHARED[name]
+            self.add(name, about, **keywords)
 
     @property
     def flags(self) -> list[str]:
@@ -124,47 +135,8 @@ class Parser(argparse.ArgumentParser):
         return _KEYWORD.sub(flag, _FUNCTION.sub(r"\2", message))
 
 
-def add_target(parser: Parser) -> None:
-    """Add the argument that names a store, and the options for opening the store."""
-    parser.add_argument(
-        "target", metavar="TARGET", help="path or URL, as for engine='nczarr' in xarray"
-    )
-    add_storage_options(parser, "storage")
-    add_limits(parser)
-    about = "any other option of the engine, such as consolidated=false or group=/model"
-    parser.add_argument("--option", dest="options", help=about, **_PAIRS)
-
-
-def add_storage_options(parser: Parser, name: str) -> None:
-    """Add the option ``--{name}-option``, which sets the storage options of a store.
-
-    For the only store or the first of two stores, `name` is ``"storage"``. For a second store,
-    `name` is the command-line argument for that store, such as ``"target"``. The help text then
-    mentions this argument.
-    """
-    place = "" if name == "storage" else f" for {name.upper()}"
-    about = f"fsspec option{place}; VALUE is JSON or a plain string"
-    parser.add_argument(f"--{name}-option", dest=f"{name}_options", help=about, **_PAIRS)
-
-
-def add_limits(parser: Parser) -> None:
-    """Add the option ``--limit``, which overrides one of the limits in `Limits`."""
-    about = "override a limit that protects memory while reading, such as max_nodes=1000000"
-    parser.add_argument("--limit", dest="limits", help=about, **{**_PAIRS, "type": _limit})
-
-
-def add_quiet(parser: Parser) -> None:
-    """Add the option ``--quiet``, which suppresses the result and the progress bar."""
-    parser.add_flag("--quiet", "print only warnings and errors, not the result or the progress")
-
-
-def add_json(parser: Parser) -> None:
-    """Add the option ``--json``, which prints the result as JSON."""
-    parser.add_flag("--json", "print the result as JSON")
-
-
-def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
-    """Call a function, passing the parsed arguments whose names match its parameters.
+def call(function: Callable[..., Any], parsed: argparse.Namespace, **more: Any) -> Any:
+    """Call a function, passing the parsed arguments whose names match its parameters, and `more`.
 
     If the function has a `progress` parameter, progress is shown only if standard error is a
     terminal, tqdm is installed, and ``--quiet`` was not passed.
@@ -175,30 +147,17 @@ def call(function: Callable[..., Any], parsed: argparse.Namespace) -> Any:
         If one of these command-line options has an invalid value: ``--option``,
         ``--storage-option``, or another option for storage options, such as ``--target-option``.
     """
-    names = inspect.signature(function).parameters
-    arguments = {name: value for name, value in vars(parsed).items() if name in names}
+    parameters = inspect.signature(function).parameters
+    arguments = {name: value for name, value in vars(parsed).items() if name in parameters} | more
     if "options" in parsed:
         arguments |= open_options(parsed, function)
-    for name in arguments:
+    for name, value in arguments.items():
         if name.endswith("_options"):
-            _check_storage_options(name, arguments[name])
-    if "progress" in names:
+            _check_options(f"--{name.removesuffix('_options')}-option", storage_options=value)
+    if "progress" in parameters:
         shown = sys.stderr.isatty() and find_spec("tqdm") is not None
         arguments["progress"] = shown and not getattr(parsed, "quiet", False)
     return function(**arguments)
-
-
-def _check_storage_options(name: str, options: dict[str, Any]) -> None:
-    """Raise UsageError if a storage option of this package, such as ``retry``, is invalid.
-
-    `name` is the name of the function parameter for the options, such as ``"target_options"``.
-    """
-    from xr_nczarr.options import OpenOptions
-
-    try:
-        _ = OpenOptions(storage_options=options).access
-    except ValueError as error:
-        raise UsageError(f"--{name.removesuffix('_options')}-option: {error}") from error
 
 
 def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
@@ -209,37 +168,30 @@ def open_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> di
     UsageError
         If an option is unknown, has a dedicated flag such as ``--limit``, or has an invalid value.
     """
-    from xr_nczarr.options import OPEN_OPTIONS, OpenOptions
+    from xr_nczarr.options import OPEN_OPTIONS
 
-    options = dict(parsed.options)
     keywords = function.__kwdefaults__ or ()
     allowed = [name for name in OPEN_OPTIONS if name in keywords and name not in parsed]
     flags = {"limits": "--limit", "storage_options": "--storage-option"}
-    for name in options:
+    for name in parsed.options:
         if name in flags and name in parsed:
             raise UsageError(f"--option cannot set {name}. Use {flags[name]} NAME=VALUE")
         if name not in allowed:
             raise UsageError(str(unknown("option", name, allowed)))
+    _check_options("--option", **parsed.options)
+    return dict(parsed.options)
+
+
+def _check_options(flag: str, **options: Any) -> None:
+    """Raise UsageError if an option that was passed with `flag` has an invalid value."""
+    from xr_nczarr.options import OpenOptions
+
     try:
-        OpenOptions(**options)
+        _ = OpenOptions(**options).access
     except ValueError as error:
         words = {"None": "null", "True": "true", "False": "false"}
         reason = re.sub("None|True|False", lambda word: words[word[0]], str(error))
-        raise UsageError(f"--option: {reason}") from error
-    return options
-
-
-def add_subset(parser: Parser, *, parameter: str = "select") -> None:
-    """Add the options ``-v`` and ``--select``, which select part of a dataset.
-
-    `parameter` is the name of the function parameter that takes the value of ``--select``.
-    """
-    variables = "select only these variables, and the coordinates of their dimensions"
-    parser.add_argument("-v", dest="variables", type=names, metavar="VAR,...", help=variables)
-    select = "select positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)"
-    parser.add_argument(
-        "--select", dest=parameter, type=selection, default={}, metavar="DIM=VALUE,...", help=select
-    )
+        raise UsageError(f"{flag}: {reason}") from error
 
 
 def invalid_value(text: str, expected: str) -> argparse.ArgumentTypeError:
@@ -250,12 +202,12 @@ def invalid_value(text: str, expected: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"invalid value {text!r}; expected {expected}")
 
 
-def names(text: str) -> list[str]:
+def parse_names(text: str) -> list[str]:
     """Parse a comma-separated list of names."""
     return text.split(",")
 
 
-def selection(text: str) -> dict[str, Any]:
+def parse_selection(text: str) -> dict[str, Any]:
     """Parse a selection such as ``time=0:10,lat=45.5``.
 
     Integers, and ranges such as ``0:10``, are positions. Everything else is a label. Two labels
@@ -288,6 +240,15 @@ def _places(text: str) -> Any:
 
 
 class _Pairs(argparse.Action):
+    """The action of an option that takes a ``NAME=VALUE`` pair and can be repeated.
+
+    The pairs are stored as a dict, in an attribute named after the plural of the option.
+    """
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **keywords: Any) -> None:
+        keywords = {"type": _pair, "default": {}, "metavar": "NAME=VALUE", **keywords}
+        super().__init__(option_strings, f"{dest}s", **keywords)
+
     def __call__(self, _: Any, namespace: Any, values: Any, __: Any = None) -> None:
         name, value = values
         setattr(namespace, self.dest, {**getattr(namespace, self.dest), name: value})
@@ -316,9 +277,43 @@ def _limit(text: str) -> tuple[str, Any]:
     return name, limit
 
 
-_PAIRS: dict[str, Any] = {
-    "action": _Pairs,
-    "default": {},
-    "type": _pair,
-    "metavar": "NAME=VALUE",
+_FSSPEC = "fsspec option{}; VALUE is JSON or a plain string"
+_SHARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "target": ("path or URL, as for engine='nczarr' in xarray", {"metavar": "TARGET"}),
+    "--storage-option": (_FSSPEC.format(""), {"action": _Pairs}),
+    "--target-option": (_FSSPEC.format(" for TARGET"), {"action": _Pairs}),
+    "--second-option": (_FSSPEC.format(" for SECOND"), {"action": _Pairs}),
+    "--limit": (
+        "override a limit that protects memory while reading, such as max_nodes=1000000",
+        {"action": _Pairs, "type": _limit},
+    ),
+    "--option": (
+        "any other option of the engine, such as consolidated=false or group=/model",
+        {"action": _Pairs},
+    ),
+    "--group": ("path of the group to use as the root", {"metavar": "GROUP"}),
+    "--engine": (
+        "xarray engine for a file that is neither a store nor a netCDF file",
+        {"metavar": "ENGINE"},
+    ),
+    "--assume-endian": (
+        "byte order of the chunks, overriding the metadata of the store",
+        {"choices": ("little", "big")},
+    ),
+    "-v": (
+        "select only these variables, and the coordinates of their dimensions",
+        {"dest": "variables", "type": parse_names, "metavar": "VAR,..."},
+    ),
+    "--select": (
+        "select positions (time=0:10,lat=3) or labels (time=2000-01/2000-03,lat=45.5)",
+        {"type": parse_selection, "default": {}, "metavar": "DIM=VALUE,..."},
+    ),
+    "--dialect": (
+        "metadata layout: nczarr (default), zarr, universal, or an older layout such as "
+        "nczarr-4.8.1",
+        {"default": "nczarr", "metavar": "DIALECT"},
+    ),
+    "--quiet": ("print only warnings and errors, not the result or the progress", {}),
+    "--json": ("print the result as JSON", {}),
 }
+"""The help text and the keywords of each argument that several subcommands share."""

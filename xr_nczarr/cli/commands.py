@@ -12,54 +12,37 @@ from dataclasses import replace
 from typing import Any
 
 import xr_nczarr
-from xr_nczarr.cli.arguments import (
-    Parser,
-    Run,
-    UsageError,
-    add_json,
-    add_limits,
-    add_quiet,
-    add_storage_options,
-    add_subset,
-    add_target,
-    call,
-    invalid_value,
-    names,
-)
+from xr_nczarr.cli.arguments import Parser, Run, UsageError, call, invalid_value, parse_names
 
 _LEVELS = {"blosc": "clevel", "lz4": "acceleration"}
 """Mapping from codecs to the name of their compression-level parameter, if it is not ``level``."""
 _WITHOUT_LEVEL = ("shuffle", "fletcher32", "crc32", "adler32")
-_DIALECTS = (
-    "metadata layout: nczarr (default), zarr, universal, or an older layout such as nczarr-4.8.1"
-)
+_TARGET = ("target", "--storage-option", "--limit", "--option")
+_SUBSET = ("-v", "--select", "--group", "--engine", "--assume-endian")
 
 
 def dump(parser: Parser) -> Run:
     """Print a store as CDL, like ncdump; ncgen can recreate the dataset from the output."""
-    add_target(parser)
-    parser.add_flag("-h", "print only the header", "header")
+    parser.add_shared(*_TARGET)
+    parser.add("-h", "print only the header", dest="header")
     for flag, name, what in (("-v", "variables", "VAR"), ("-g", "groups", "GROUP")):
         only = f"print only the values of these {name}"
-        parser.add_argument(flag, dest=name, type=names, metavar=f"{what},...", help=only)
-    parser.add_argument("-n", dest="name", help="name of the dataset in the CDL")
+        parser.add(flag, only, dest=name, type=parse_names, metavar=f"{what},...")
+    parser.add("-n", "name of the dataset in the CDL", dest="name", metavar="NAME")
     digits = "significant digits of floats and doubles; by default as many as necessary"
-    parser.add_argument(
-        "-p", dest="precision", type=_precision, metavar="FLOAT[,DOUBLE]", help=digits
-    )
+    parser.add("-p", digits, dest="precision", type=_precision, metavar="FLOAT[,DOUBLE]")
     special = "print special attributes, which describe how values are stored"
-    parser.add_flag("-s", special, "special")
-    parser.add_flag("-c", "print only the values of coordinate variables", "coordinates")
-    parser.add_flag("-t", "print times as dates, which ncgen cannot read", "times")
+    parser.add("-s", special, dest="special")
+    parser.add("-c", "print only the values of coordinate variables", dest="coordinates")
+    parser.add("-t", "print times as dates, which ncgen cannot read", dest="times")
     return lambda parsed: call(xr_nczarr.dump, parsed)
 
 
 def info(parser: Parser) -> Run:
     """Describe a store: groups, dimensions, variables, chunks, codecs and sizes."""
-    add_target(parser)
-    add_json(parser)
+    parser.add_shared(*_TARGET, "--json")
     about = "show only the metadata, without counting the stored chunks"
-    parser.add_argument("--metadata", dest="count_chunks", action="store_false", help=about)
+    parser.add("--metadata", about, dest="count_chunks", action="store_false")
 
     def run(parsed: argparse.Namespace) -> xr_nczarr.StoreInfo:
         result: xr_nczarr.StoreInfo = call(xr_nczarr.info, parsed)
@@ -74,21 +57,16 @@ def info(parser: Parser) -> Run:
 
 def explain(parser: Parser) -> Run:
     """Predict the number of requests, bytes and chunks needed to read a selection."""
-    add_target(parser)
-    add_json(parser)
-    add_subset(parser, parameter="selection")
-    return lambda parsed: call(xr_nczarr.explain, parsed)
+    parser.add_shared(*_TARGET, "--json", "-v", "--select")
+    return lambda parsed: call(xr_nczarr.explain, parsed, selection=parsed.select)
 
 
 def verify(parser: Parser) -> Run:
     """Check all chunks and all metadata; the exit code is 1 if there are errors."""
-    add_target(parser)
-    add_json(parser)
-    add_quiet(parser)
-    parser.add_argument(
-        "--sample", type=_number, metavar="N", help="read at most N random chunks of each array"
-    )
-    parser.add_flag("--readers", "also report data that other programs would misread")
+    parser.add_shared(*_TARGET, "--json", "--quiet")
+    sample = "read at most N random chunks of each array"
+    parser.add("--sample", sample, type=_number, metavar="N")
+    parser.add("--readers", "also report data that other programs would misread")
 
     def run(parsed: argparse.Namespace) -> xr_nczarr.Verification:
         result: xr_nczarr.Verification = call(xr_nczarr.verify, parsed)
@@ -102,35 +80,25 @@ def verify(parser: Parser) -> Run:
 
 def copy(parser: Parser) -> Run:
     """Copy a store, a netCDF file or any file that xarray can open; rerun to resume."""
-    parser.add_argument("source", metavar="SOURCE", help="store, reference set or file")
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="path or URL of the new store, or a path ending in .nc for a netCDF file",
-    )
-    add_subset(parser)
-    _add_opening(parser)
-    parser.add_argument(
-        "--zarr-format",
-        default="2",
-        type=_version,
-        metavar="VERSION",
-        help="Zarr version (default: 2)",
-    )
-    parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
-    parser.add_argument(
-        "--chunks", type=_lengths, metavar="DIM=N,...", help="chunk length along each dimension"
-    )
+    parser.add("source", "store, reference set or file", metavar="SOURCE")
+    target = "path or URL of the new store, or a path ending in .nc for a netCDF file"
+    parser.add("target", target, metavar="TARGET")
+    parser.add_shared(*_SUBSET)
+    version = "Zarr version (default: 2)"
+    parser.add("--zarr-format", version, default="2", type=_version, metavar="VERSION")
+    parser.add_shared("--dialect")
+    chunks = "chunk length along each dimension"
+    parser.add("--chunks", chunks, type=_lengths, metavar="DIM=N,...")
     codecs = (
         "codecs in encoding order, such as shuffle,zstd:3, or as JSON; 'none' disables all codecs"
     )
-    parser.add_argument("--codecs", type=_codecs, metavar="NAME[:LEVEL],...", help=codecs)
+    parser.add("--codecs", codecs, type=_codecs, metavar="NAME[:LEVEL],...")
     level = "zlib level from 0 to 9; short for --codecs zlib:LEVEL"
-    parser.add_argument("--zlib", type=_number, metavar="LEVEL", help=level)
-    parser.add_flag("--shuffle", "shuffle bytes before zlib")
-    parser.add_flag("--skip-unsupported", "leave out whatever the target does not support")
-    parser.add_flag("--overwrite", "replace an existing store")
-    _add_common(parser, second="target")
+    parser.add("--zlib", level, type=_number, metavar="LEVEL")
+    parser.add("--shuffle", "shuffle bytes before zlib")
+    parser.add("--skip-unsupported", "leave out whatever the target does not support")
+    parser.add("--overwrite", "replace an existing store")
+    parser.add_shared("--quiet", "--storage-option", "--target-option", "--limit", "--json")
 
     def run(parsed: argparse.Namespace) -> Any:
         if parsed.shuffle or parsed.zlib is not None:
@@ -146,54 +114,48 @@ def copy(parser: Parser) -> Run:
 def diff(parser: Parser) -> Run:
     """Compare two datasets; the exit code is 1 if they differ."""
     for name in ("first", "second"):
-        parser.add_argument(name, metavar=name.upper(), help="store, reference set or file")
-    add_subset(parser)
-    _add_opening(parser)
-    parser.add_flag("--metadata", "compare only the metadata, not the values")
-    parser.add_flag("-s", "also compare how values are stored", "special")
+        parser.add(name, "store, reference set or file", metavar=name.upper())
+    parser.add_shared(*_SUBSET)
+    parser.add("--metadata", "compare only the metadata, not the values")
+    parser.add("-s", "also compare how values are stored", dest="special")
     for name, what in (("rtol", "relative"), ("atol", "absolute")):
         about = f"{what} tolerance for numbers (default: 0)"
-        parser.add_argument(f"--{name}", type=float, default=0.0, metavar="X", help=about)
-    _add_common(parser, second="second")
+        parser.add(f"--{name}", about, type=float, default=0.0, metavar="X")
+    parser.add_shared("--quiet", "--storage-option", "--second-option", "--limit", "--json")
     return lambda parsed: call(xr_nczarr.diff, parsed)
 
 
 def upgrade(parser: Parser) -> Run:
     """Convert a store's NCZarr metadata to another layout in place, without touching the chunks."""
-    parser.add_argument("target", metavar="STORE", help="path or URL of the store")
-    parser.add_argument("--dialect", default="nczarr", help=_DIALECTS)
-    parser.add_flag("--annotate", "add NCZarr metadata to a plain Zarr store")
-    parser.add_flag("--dry-run", "show the changes without making them")
-    _add_common(parser)
+    parser.add("target", "path or URL of the store", metavar="STORE")
+    parser.add_shared("--dialect")
+    parser.add("--annotate", "add NCZarr metadata to a plain Zarr store")
+    parser.add("--dry-run", "show the changes without making them")
+    parser.add_shared("--quiet", "--storage-option", "--json")
     return lambda parsed: call(xr_nczarr.upgrade, parsed)
 
 
 def consolidate(parser: Parser) -> Run:
     """Write the consolidated metadata of a store."""
-    parser.add_argument("target", metavar="STORE", help="path or URL of the store")
-    _add_common(parser)
+    parser.add("target", "path or URL of the store", metavar="STORE")
+    parser.add_shared("--quiet", "--storage-option", "--json")
     return lambda parsed: call(xr_nczarr.consolidate, parsed)
 
 
 def references(parser: Parser) -> Run:
     """Write a reference set for a store as JSON, or as parquet if the target ends in .parq."""
-    parser.add_argument("source", metavar="STORE", help="path or URL of a store or reference set")
-    parser.add_argument("target", metavar="TARGET", help="file or directory to write")
-    parser.add_flag(
+    parser.add("source", "path or URL of a store or reference set", metavar="STORE")
+    parser.add("target", "file or directory to write", metavar="TARGET")
+    parser.add(
         "--compact",
         "describe regularly spaced chunks with generators (gen). nczarr reads generators. "
         "fsspec and kerchunk read them only with simple_templates=False. VirtualiZarr does not "
         "read them. Programs that do not read generators treat these chunks as missing",
-        "generators",
+        dest="generators",
     )
-    parser.add_argument(
-        "--inline-below",
-        type=_number,
-        default=0,
-        metavar="BYTES",
-        help="store chunks smaller than BYTES inline in the reference set",
-    )
-    _add_common(parser, second="target")
+    inline = "store chunks smaller than BYTES inline in the reference set"
+    parser.add("--inline-below", inline, type=_number, default=0, metavar="BYTES")
+    parser.add_shared("--quiet", "--storage-option", "--target-option", "--limit", "--json")
 
     return lambda parsed: call(xr_nczarr.references.write, parsed)
 
@@ -226,33 +188,6 @@ COMMANDS = {
     add.__name__: add
     for add in (dump, info, explain, verify, copy, diff, upgrade, consolidate, references, demo)
 }
-
-
-def _add_common(parser: Parser, second: str | None = None) -> None:
-    """Add the options shared by all commands that write data or compare two datasets.
-
-    Parameters
-    ----------
-    second
-        Name of the command-line argument for a second store, or None if the command uses only one
-        store. For example, ``"target"`` adds the option ``--target-option``, which sets the fsspec
-        options of the target.
-    """
-    add_quiet(parser)
-    add_storage_options(parser, "storage")
-    if second is not None:
-        add_storage_options(parser, second)
-        add_limits(parser)
-    add_json(parser)
-
-
-def _add_opening(parser: Parser) -> None:
-    """Add the options for opening any kind of source: group, engine, and byte order of chunks."""
-    parser.add_argument("--group", metavar="GROUP", help="path of the group to use as the root")
-    engine = "xarray engine for a file that is neither a store nor a netCDF file"
-    parser.add_argument("--engine", help=engine)
-    order = "byte order of the chunks, overriding the metadata of the store"
-    parser.add_argument("--assume-endian", choices=("little", "big"), help=order)
 
 
 def _version(text: str) -> str:
