@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ import numpy as np
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import AccessDeniedError, RefusedError, UnsupportedError
 from xr_nczarr.hierarchy import existing_chunks
-from xr_nczarr.model import ArrayNode
+from xr_nczarr.locks import cached_property
+from xr_nczarr.model import ArrayNode, ChunkKeys
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
 
@@ -29,7 +31,7 @@ Looking up that many chunks takes a few seconds.
 """
 
 
-@dataclass(slots=True)
+@dataclass
 class StoredChunks:
     """The stored objects (chunks or shards) of one variable.
 
@@ -37,8 +39,6 @@ class StoredChunks:
     ----------
     node
         Metadata of the array that contains the variable's values; see `Variable.readable_node`.
-    extent
-        Number of objects along each dimension of the grid.
     stored_bytes
         Total size of the existing objects, or None if the store does not report sizes.
     numbers
@@ -46,12 +46,13 @@ class StoredChunks:
     """
 
     node: ArrayNode
-    extent: tuple[int, ...] = field(init=False)
     stored_bytes: int | None = 0
     numbers: array[int] = field(default_factory=lambda: array("q"), repr=False)
 
-    def __post_init__(self) -> None:
-        self.extent = self.node.object_counts
+    @cached_property
+    def extent(self) -> tuple[int, ...]:
+        """The number of objects along each dimension of the grid."""
+        return self.node.object_counts
 
     @property
     def present(self) -> int:
@@ -70,6 +71,28 @@ class StoredChunks:
     def key(self, number: int) -> str:
         """Return the key of an object, given its index in the flattened grid (C order)."""
         return self.node.chunk_keys.key(self.index(number))
+
+    def number(self, key: str) -> int | None:
+        """Return the index of an object in the flattened grid, given its key.
+
+        Return None if `key` is not the key of a chunk or shard.
+        """
+        for keys in self._notations:
+            names = key.removeprefix(keys.prefix).split(keys.separator) if self.extent else []
+            with suppress(ValueError):  # raised for text, and for numbers with thousands of digits
+                index = tuple(map(int, names))
+                if len(index) == len(self.extent) and keys.key(index) == key:
+                    number = 0
+                    for position, count in zip(index, self.extent, strict=True):
+                        if not 0 <= position < count:
+                            return None
+                        number = number * count + position
+                    return number
+        return None
+
+    @cached_property
+    def _notations(self) -> list[ChunkKeys]:
+        return self.node.key_notations
 
 
 class StoreContents(NamedTuple):
@@ -108,12 +131,14 @@ def count_stored_chunks(
         return _counted(opened, progress.count(opened.store.sizes()), _folders(opened.store))
     except (AccessDeniedError, RefusedError, UnsupportedError) as error:
         reason = str(error)
-    total = sum(stored.total for stored in _expected(opened).values())
+    expected = _expected(opened).values()
+    total = sum(stored.total for stored in expected)
     if total > max_requests:
         many = f"{total:,} chunks are too many to look up one by one (at most {max_requests:,})"
         return StoreContents({}, [], f"{reason}. {many}")
+    looked_up = (item for stored in expected for item in existing_chunks(opened.store, stored.node))
     try:
-        return _counted(opened, progress.count(_requested_sizes(opened)))
+        return _counted(opened, progress.count(looked_up))
     except UnsupportedError:
         return StoreContents({}, [], reason)
     except AccessDeniedError as error:
@@ -147,22 +172,23 @@ def _counted(
         keys = stored.node.chunk_keys
         folder = (keys.prefix if stored.node.shape else keys.scalar).rpartition("/")[0]
         by_folder.setdefault(folder, []).append(stored)
-    others: list[str] = []
-    for key, size in objects:
-        owner, number = _owner(key, by_folder)
-        if owner is None:
-            others.append(key)
-            continue
-        owner.numbers.append(number)
-        if size is None or owner.stored_bytes is None:
-            owner.stored_bytes = None
-        else:
-            owner.stored_bytes += size
-    for folder in folders:
-        owner, number = _owner(folder, by_folder)
-        if owner is not None:
-            owner.numbers.append(number)
-            owner.stored_bytes = None
+
+    def assign(key: str, size: int | None) -> bool:
+        folder = key
+        while folder:
+            folder = folder.rpartition("/")[0]
+            for stored in by_folder.get(folder, ()):
+                number = stored.number(key)
+                if number is not None:
+                    stored.numbers.append(number)
+                    sizes = stored.stored_bytes, size
+                    stored.stored_bytes = None if None in sizes else sum(filter(None, sizes))
+                    return True
+        return False
+
+    others = [key for key, size in objects if not assign(key, size)]
+    for path in folders:
+        assign(path, None)
     for stored in by_path.values():
         # A chunk can be stored under two keys, or be declared twice in a reference set.
         stored.numbers = array("q", sorted(set(stored.numbers)))
@@ -176,44 +202,3 @@ def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
         for variable in opened.root.all_variables()
         if variable.error is None
     }
-
-
-def _requested_sizes(opened: OpenedStore) -> Iterator[tuple[str, int | None]]:
-    for stored in _expected(opened).values():
-        yield from existing_chunks(opened.store, stored.node)
-
-
-def _owner(
-    key: str, by_folder: Mapping[str, Sequence[StoredChunks]]
-) -> tuple[StoredChunks | None, int]:
-    """Return the array to which an object belongs, and the object's index in the flattened grid.
-
-    Return None and 0 if `key` is not the key of a chunk or shard.
-    """
-    folder = key
-    while folder:
-        folder = folder.rpartition("/")[0]
-        for stored in by_folder.get(folder, ()):
-            keys, extent = stored.node.chunk_keys, stored.extent
-            if key == keys.scalar and not extent:
-                return stored, 0
-            if extent and key.startswith(keys.prefix):
-                index = key[len(keys.prefix) :]
-                separator = keys.separator if keys.separator in index else keys.alternative
-                names = index.split(separator or keys.separator)
-                if len(names) == len(extent) and _inside(names, extent):
-                    number = 0
-                    for name, count in zip(names, extent, strict=True):
-                        number = number * count + int(name)
-                    return stored, number
-    return None, 0
-
-
-def _inside(names: Iterable[str], extent: tuple[int, ...]) -> bool:
-    return all(
-        name.isdecimal()
-        and len(name) <= len(str(count))  # Python does not parse integers with thousands of digits
-        and str(int(name)) == name
-        and int(name) < count
-        for name, count in zip(names, extent, strict=True)
-    )

@@ -114,7 +114,8 @@ def verify(
     for variable in top.all_variables():
         if variable.error is None:
             item = stored.get(variable.path)
-            findings += _missing(variable, item)
+            if item is not None and item.present < item.total:
+                findings.append(_missing(variable, item))
             try:
                 arrays.append(_Array(opened, variable, item, sample))
             except NczarrError as error:  # no chunk can be decoded
@@ -200,20 +201,16 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
     if held is None:
         return
     nodes = {name for path in opened.hierarchy.nodes for name in zarr.node_keys(path)}
-    names = dict.fromkeys([*held, *(name for name in documents if name in nodes)])
-    for name, single in zip(names, store.fetch([*names]), strict=True):
-        inner = held.get(name)
-        if inner is None and single is None:
-            continue
-        if inner is None:
-            problem = f"the document is missing from {key}"
-        elif single is None:
-            problem = f"the document exists only in {key}"
-        elif _same(Document(name, single, limits=limits), inner):
-            continue
-        else:
+    single = [name for name in documents if name in nodes and documents[name] is not None]
+    names = dict.fromkeys([*held, *single])
+    for name, data in zip(names, store.fetch([*names]), strict=True):
+        if data is None:
+            yield Finding("error", name, f"the document exists only in {key}", _CONSOLIDATE)
+        elif name not in held:
+            yield Finding("error", name, f"the document is missing from {key}", _CONSOLIDATE)
+        elif not _same(Document(name, data, limits=limits), held[name]):
             problem = f"the copy of the document in {key} is stale"
-        yield Finding("error", name, problem, _CONSOLIDATE)
+            yield Finding("error", name, problem, _CONSOLIDATE)
 
 
 def _same(single: Document, inner: Document) -> bool:
@@ -224,36 +221,30 @@ def _same(single: Document, inner: Document) -> bool:
         return False
 
 
-def _missing(variable: Variable, stored: StoredChunks | None) -> Iterator[Finding]:
-    present = set() if stored is None else set(stored.numbers)
-    if stored is None or len(present) == stored.total:
-        return
+def _missing(variable: Variable, stored: StoredChunks) -> Finding:
+    """Return the finding about the missing chunks of a variable.
+
+    A coordinate is incomplete if its missing chunks contain several values. A single value may be
+    equal to the fill value. Even then, the coordinate is incomplete if the fill value marks missing
+    data; see `verify`.
+    """
+    present = set(stored.numbers)
     absent = (number for number in range(stored.total) if number not in present)
     first = [*islice(absent, _MAX_KEYS)]
-    count = stored.total - len(present)
+    count = stored.total - stored.present
     keys = ", ".join(quote(stored.key(number)) for number in first)
     detail = f"{count:,} of {stored.total:,}: {keys}{', …' if count > len(first) else ''}"
-    if _is_incomplete(variable, stored, first):
-        problem, remedy = "chunks of a coordinate are missing", "Rewrite the coordinate"
-        yield Finding("error", variable.path, problem, remedy, detail=detail)
-    else:
-        problem = "chunks are missing and are read as the fill value"
-        yield Finding("warning", variable.path, problem, detail=detail)
-
-
-def _is_incomplete(variable: Variable, stored: StoredChunks, absent: Sequence[int]) -> bool:
-    """Return whether a variable is a coordinate that is incomplete because chunks are missing.
-
-    `absent` contains the indices of the first missing chunks. If they contain only one value, this
-    value may be equal to the fill value, so the coordinate is considered complete. However, it is
-    incomplete if the fill value marks missing data; see `verify`.
-    """
-    if not variable.is_coordinate:
-        return False
-    elements = [item for number in absent for item in _elements(stored.node, (number,))]
-    values = sum(item.stop - item.start for item in elements)
-    masked = "_FillValue" in variable.attributes or variable.fill_value != variable.fill_value
-    return values > 1 or masked
+    if variable.is_coordinate:
+        elements = [item for number in first for item in _elements(stored.node, (number,))]
+        values = sum(item.stop - item.start for item in elements)
+        is_masked = (
+            "_FillValue" in variable.attributes or variable.fill_value != variable.fill_value
+        )
+        if values > 1 or is_masked:
+            problem, remedy = "chunks of a coordinate are missing", "Rewrite the coordinate"
+            return Finding("error", variable.path, problem, remedy, detail=detail)
+    problem = "chunks are missing and are read as the fill value"
+    return Finding("warning", variable.path, problem, detail=detail)
 
 
 class _Array:
@@ -299,27 +290,24 @@ class _Array:
         return os.cpu_count() or 1 if size >= _THREADED_FROM_BYTES else 0
 
     def read(self, number: int) -> list[Finding]:
+        """Read an object, and return its problems, one for each damaged inner chunk of a shard."""
         node = self.array.node
         elements = _elements(node, self.objects.index(number))
-        problem = self._decode(elements)
-        if problem is None or not node.shards:
-            return [] if problem is None else [problem]
+        problems = self._decode(elements)
+        if not problems or not node.shards:
+            return problems
         edges = [
             [slice(start, start + length) for start in range(item.start, item.stop, length)]
             for item, length in zip(elements, node.chunk_shape, strict=True)
         ]
-        return [*filter(None, map(self._decode, product(*edges)))] or [problem]
+        return [item for chunk in product(*edges) for item in self._decode(chunk)] or problems
 
-    def _decode(self, elements: Sequence[slice]) -> Finding | None:
+    def _decode(self, elements: Sequence[slice]) -> list[Finding]:
         try:
-            self.array.read(elements, dtype="V0", convert=_discard)
+            self.array.read(elements, dtype="V0", convert=lambda *_: None)  # discards the values
         except NczarrError as error:
-            return _error(self.path, error)
-        return None
-
-
-def _discard(*_: Any) -> None:
-    """Discard decoded values, because `verify` only checks that they can be decoded."""
+            return [_error(self.path, error)]
+        return []
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
