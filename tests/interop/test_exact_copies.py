@@ -28,6 +28,7 @@ from tests.reading import RAW
 from tests.stores import FIXTURES, file_url, has_ncgen
 from xr_nczarr.cli.main import main
 from xr_nczarr.copying import netcdf_input
+from xr_nczarr.copying.netcdf_c import STRING
 
 pytestmark = pytest.mark.skipif(not has_ncgen, reason="Debian's netcdf-bin is not installed")
 
@@ -308,7 +309,7 @@ def test_attributes_of_zero_strings_keep_their_type(dialect: str, tmp_path: Path
     xr_nczarr.copy(store, file)
     with netCDF4.Dataset(source) as expected:
         content = [*map(repr, described(expected))]
-        assert str(content).count(f"'names', {netcdf_input.STRING}, <class 'list'>, []") == 2
+        assert str(content).count(f"'names', {STRING}, <class 'list'>, []") == 2
         for url in (file_url(store), file):
             with netCDF4.Dataset(url) as copied:
                 assert [*map(repr, described(copied))] == content

@@ -15,18 +15,7 @@ import numpy.typing as npt
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from xr_nczarr.copying.netcdf_c import (
-    BIG_ENDIAN,
-    CHAR,
-    CHUNKED,
-    DTYPES,
-    GLOBAL,
-    LOCK,
-    MAX_NAME,
-    STRING,
-    Handle,
-    text_of,
-)
+from xr_nczarr.copying import netcdf_c
 from xr_nczarr.encoding.array_nodes import chunk_shape
 from xr_nczarr.errors import ErrorContext, UnsupportedError
 from xr_nczarr.model import ArrayNode, ChunkKeys, CodecSpec, child_path, parent_path
@@ -69,7 +58,7 @@ class NetcdfFile:
         If netCDF-C cannot read the metadata.
     """
 
-    handle: Handle
+    handle: netcdf_c.Handle
     root: Group = field(init=False)
     values: dict[str, indexing.ExplicitlyIndexed] = field(default_factory=dict)
     unsupported: list[tuple[str, str]] = field(default_factory=list)
@@ -77,7 +66,7 @@ class NetcdfFile:
     _dimensions: dict[int, Dimension] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        with LOCK:
+        with netcdf_c.LOCK:
             self.root = self._group("/", self.handle.group("/"))
 
     def _group(self, path: str, ncid: int) -> Group:
@@ -91,7 +80,7 @@ class NetcdfFile:
         for xtype in self.handle.ids("nc_inq_typeids", ncid):
             name = self._user_type(ncid, xtype)
             self.unsupported.append((child_path(path, name), f"the type {name} in {path}"))
-        group.attributes = self._attributes(ncid, GLOBAL, path, None)
+        group.attributes = self._attributes(ncid, netcdf_c.GLOBAL, path, None)
         for varid in self.handle.ids("nc_inq_varids", ncid):
             self._add_variable(group, ncid, varid)
         for grpid in self.handle.ids("nc_inq_grps", ncid):
@@ -101,17 +90,17 @@ class NetcdfFile:
 
     def _user_type(self, ncid: int, xtype: int) -> str:
         """Return the name of a user-defined type, followed by its class in parentheses."""
-        name, kind = ctypes.create_string_buffer(MAX_NAME + 1), ctypes.c_int()
+        name, kind = ctypes.create_string_buffer(netcdf_c.MAX_NAME + 1), ctypes.c_int()
         arguments = (None, None, None, ctypes.byref(kind))
         self.handle.call("nc_inq_user_type", ncid, xtype, name, *arguments)
-        return f"{text_of(name.value)} ({_CLASSES.get(kind.value, kind.value)})"
+        return f"{netcdf_c.text_of(name.value)} ({_CLASSES.get(kind.value, kind.value)})"
 
     def _add_variable(self, group: Group, ncid: int, varid: int) -> None:
         handle = self.handle
         name = handle.name("nc_inq_varname", ncid, varid)
         path = child_path(group.path, name)
         xtype = handle.integer("nc_inq_vartype", ncid, varid)
-        if xtype > STRING:
+        if xtype > netcdf_c.STRING:
             description = f"the variable {path} of type {self._user_type(ncid, xtype)}"
             self.unsupported.append((path, description))
             error = UnsupportedError(f"NCZarr cannot express {description}")
@@ -120,7 +109,7 @@ class NetcdfFile:
         dimids = (ctypes.c_int * handle.integer("nc_inq_varndims", ncid, varid))()
         handle.call("nc_inq_vardimid", ncid, varid, dimids)
         dimensions = tuple([self._dimensions[dimid] for dimid in dimids])
-        dtype = np.dtype(DTYPES.get(xtype, object))
+        dtype = np.dtype(netcdf_c.DTYPES.get(xtype, object))
         if self._is_big_endian(ncid, varid) and dtype.kind in "iuf":
             dtype = dtype.newbyteorder(">")
         variable = Variable(
@@ -146,7 +135,7 @@ class NetcdfFile:
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
         if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:
             return False  # the classic format has a fixed byte order
-        return self.handle.integer("nc_inq_var_endian", ncid, varid) == BIG_ENDIAN
+        return self.handle.integer("nc_inq_var_endian", ncid, varid) == netcdf_c.BIG_ENDIAN
 
     def _chunks(
         self, ncid: int, varid: int, variable: Variable, dtype: np.dtype[Any]
@@ -159,7 +148,7 @@ class NetcdfFile:
         shape = variable.shape
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * len(shape))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
-        if storage.value == CHUNKED:
+        if storage.value == netcdf_c.CHUNKED:
             return tuple(sizes)
         allow_longer = len(shape) == 1 and variable.dimensions[0].unlimited
         return chunk_shape(None, shape, dtype, blocks=None, allow_longer=allow_longer)
@@ -194,7 +183,7 @@ class NetcdfFile:
             where = f"the attribute {name} of {path}"
             place = (ncid, varid, os.fsencode(name))
             xtype = self.handle.integer("nc_inq_atttype", *place)
-            if xtype > STRING:
+            if xtype > netcdf_c.STRING:
                 type_name = self._user_type(ncid, xtype)
                 self.unsupported.append((path, f"{where} of type {type_name}"))
             elif is_bookkeeping(name):
@@ -211,12 +200,12 @@ class NetcdfFile:
 
     def _attribute(self, place: tuple[int, int, bytes], xtype: int) -> Any:
         length = self.handle.integer("nc_inq_attlen", *place, kind=ctypes.c_size_t)
-        if xtype == STRING:
+        if xtype == netcdf_c.STRING:
             return self.handle.strings(length, "nc_get_att", *place) or NO_STRINGS
-        values = np.empty(length, DTYPES[xtype])
+        values = np.empty(length, netcdf_c.DTYPES[xtype])
         self.handle.call("nc_get_att", *place, ctypes.c_void_p(values.ctypes.data))
-        if xtype == CHAR:  # C programs may terminate text with NULs
-            return text_of(values.tobytes().rstrip(b"\0"))
+        if xtype == netcdf_c.CHAR:  # C programs may terminate text with NULs
+            return netcdf_c.text_of(values.tobytes().rstrip(b"\0"))
         return values[0] if length == 1 else values
 
 
@@ -230,7 +219,7 @@ class NetcdfValues(BackendArray):
         The axes of the unlimited dimensions, in ascending order.
     """
 
-    handle: Handle
+    handle: netcdf_c.Handle
     variable: Variable
     varid: int
     unlimited: Sequence[int]
@@ -257,7 +246,7 @@ class NetcdfValues(BackendArray):
             within.append(slice(None, None, positions.step) if isinstance(item, slice) else 0)
         values = np.empty(lengths, self.dtype)
         if values.size:
-            with LOCK, ErrorContext(variable=self.variable.path):
+            with netcdf_c.LOCK, ErrorContext(variable=self.variable.path):
                 values = self._box(starts, lengths)
         selected: Array = values[tuple(within)]
         return selected
@@ -325,7 +314,7 @@ class NetcdfValues(BackendArray):
 # Lone surrogates (from bytes that are not UTF-8), and characters that JSON escapes as \u.
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
 _UNFIT_REASON = "the value contains characters that netCDF-C cannot read from JSON"
-_KINDS: dict[int, Kind] = {CHAR: "char", STRING: "string"}
+_KINDS: dict[int, Kind] = {netcdf_c.CHAR: "char", netcdf_c.STRING: "string"}
 
 
 def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:

@@ -12,18 +12,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from xr_nczarr.copying.netcdf_c import (
-    BIG_ENDIAN,
-    CHAR,
-    CHUNKED,
-    DTYPES,
-    GLOBAL,
-    LITTLE_ENDIAN,
-    LOCK,
-    STRING,
-    Handle,
-    text_of,
-)
+from xr_nczarr.copying import netcdf_c
 from xr_nczarr.copying.transfer import rearranged
 from xr_nczarr.errors import ErrorContext, UnsupportedError, quote
 from xr_nczarr.locks import InFlight
@@ -39,7 +28,7 @@ from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.chunk_writes import ArrayWrite, store_values
 
 _IMPLIED = ("bytes", "transpose", "vlen-utf8")
-_TYPES = {np.dtype(name): number for number, name in DTYPES.items()}
+_TYPES = {np.dtype(name): number for number, name in netcdf_c.DTYPES.items()}
 # Attributes in which netCDF-C stores dimensions and properties of the file.
 _RESERVED = (
     "CLASS",
@@ -113,14 +102,14 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
     StorageError
         If netCDF-C cannot write the file.
     """
-    handle = Handle(path, create=True)
+    handle = netcdf_c.Handle(path, create=True)
     with ExitStack() as on_error:
         on_error.callback(handle.close)
         writer = _FileWriter(handle, tree)
         # After an error, dask's threads continue to write. They must end before the file is closed,
         # because netCDF-C reuses the identifiers of closed files.
         on_error.callback(writer.in_flight.end)
-        with LOCK:
+        with netcdf_c.LOCK:
             writer.define(tree.root, handle.group("/"))
         tree.report_changes()
         total = sum(encoded.data.nbytes for encoded in tree.written.values())
@@ -153,7 +142,7 @@ class _FileWriter:
         Counter of the writes in progress. The file is closed only after all of them have ended.
     """
 
-    handle: Handle
+    handle: netcdf_c.Handle
     tree: Tree
     dimensions: dict[str, int] = field(default_factory=dict)
     variables: dict[str, StoredVariable] = field(default_factory=dict)
@@ -166,7 +155,7 @@ class _FileWriter:
             with ErrorContext(place=f"dimension {dimension.path}"):
                 number = new("nc_def_dim", ncid, os.fsencode(dimension.name), length)
             self.dimensions[dimension.path] = number
-        self._put_attributes(ncid, GLOBAL, group.attributes)
+        self._put_attributes(ncid, netcdf_c.GLOBAL, group.attributes)
         for variable in group.variables.values():
             with ErrorContext(variable=variable.path):
                 self._define_variable(variable, ncid)
@@ -177,7 +166,7 @@ class _FileWriter:
         node, rank = variable.node, len(variable.dimensions)
         assert node is not None
         dimids = [self.dimensions[dimension.path] for dimension in variable.dimensions]
-        xtype = {"char": CHAR, "string": STRING}.get(variable.kind)
+        xtype = {"char": netcdf_c.CHAR, "string": netcdf_c.STRING}.get(variable.kind)
         xtype = _TYPES[node.dtype.newbyteorder("=")] if xtype is None else xtype
         name, shape = os.fsencode(variable.name), (ctypes.c_int * rank)(*dimids)
         varid = self.handle.integer("nc_def_var", ncid, name, xtype, rank, shape)
@@ -189,18 +178,18 @@ class _FileWriter:
                 for size, dimension in zip(node.chunk_shape, variable.dimensions, strict=True)
             ]
             sizes = (ctypes.c_size_t * rank)(*lengths)
-            self.handle.call("nc_def_var_chunking", *place, CHUNKED, sizes)
+            self.handle.call("nc_def_var_chunking", *place, netcdf_c.CHUNKED, sizes)
             self._define_filters(variable, place)
-        if xtype not in (CHAR, STRING) and node.dtype.itemsize > 1:
-            order = BIG_ENDIAN if node.dtype.byteorder == ">" else LITTLE_ENDIAN
+        if xtype not in (netcdf_c.CHAR, netcdf_c.STRING) and node.dtype.itemsize > 1:
+            order = netcdf_c.BIG_ENDIAN if node.dtype.byteorder == ">" else netcdf_c.LITTLE_ENDIAN
             self.handle.call("nc_def_var_endian", *place, order)
-        if node.fill_value is None and xtype != STRING:
+        if node.fill_value is None and xtype != netcdf_c.STRING:
             self.handle.call("nc_def_var_fill", *place, 1, None)
         attributes = dict(variable.attributes)
         fill = attributes.get("_FillValue")
         if isinstance(fill, bytes | str):
-            text = text_of(fill) if isinstance(fill, bytes) else fill
-            attributes["_FillValue"] = [text] if xtype == STRING else text or "\0"
+            text = netcdf_c.text_of(fill) if isinstance(fill, bytes) else fill
+            attributes["_FillValue"] = [text] if xtype == netcdf_c.STRING else text or "\0"
         self._put_attributes(ncid, varid, attributes)
         self.variables[variable.path] = StoredVariable(self.handle, *place, xtype, self.in_flight)
 
@@ -247,7 +236,7 @@ class _FileWriter:
             count = ctypes.c_size_t(len(value))
             self.handle.call("nc_put_att_string", *place, count, _strings(value))
             return
-        xtype = CHAR
+        xtype = netcdf_c.CHAR
         if isinstance(value, str):
             values = np.frombuffer(value.encode("utf-8", "surrogateescape"), "u1")
         else:
@@ -265,7 +254,7 @@ class StoredVariable:
     Values that are assigned to a region of the variable are written to the file.
     """
 
-    handle: Handle
+    handle: netcdf_c.Handle
     ncid: int
     varid: int
     xtype: int
@@ -279,13 +268,13 @@ class StoredVariable:
         starts = (ctypes.c_size_t * values.ndim)(*[piece.start for piece in region])
         lengths = (ctypes.c_size_t * values.ndim)(*values.shape)
         data: Any
-        if self.xtype == STRING:
+        if self.xtype == netcdf_c.STRING:
             texts = decode_strings(values) if values.dtype.kind == "S" else values
             data = _strings(texts.ravel().tolist())
         else:
             values = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("="), copy=False))
             data = ctypes.c_void_p(values.ctypes.data)
-        with self.in_flight, LOCK:
+        with self.in_flight, netcdf_c.LOCK:
             self.handle.call("nc_put_vara", self.ncid, self.varid, starts, lengths, data)
 
 
