@@ -78,7 +78,11 @@ class Subset:
         groups = {group.path: group for group in source.root.walk()}
         if self.group not in groups:
             raise unknown("group", self.group, groups.keys() - {"/"})
-        self._check_dimensions(groups.values())
+        dimensions = [item for group in groups.values() for item in group.dimensions.values()]
+        names = {item.name for item in dimensions}
+        for name in self.positions:
+            if name not in names | {item.path for item in dimensions}:
+                raise unknown("dimension", name, names)
         everything = {variable.path: variable for variable in source.root.all_variables()}
         wanted = self._wanted(groups[self.group], everything)
         needed = {
@@ -174,27 +178,19 @@ class Subset:
         return "/" + path[len(self.group) :].lstrip("/") if is_within(path, self.group) else "/"
 
     def _slice(self, dimension: Dimension) -> slice:
-        position = self.positions.get(dimension.path, self.positions.get(dimension.name))
-        if position is None:
-            return slice(None)
-        if isinstance(position, slice):
-            every = range(dimension.size)
-            return slice(None) if every[position] == every else position
-        check_position(position, dimension.name, dimension.size, NotFoundError)
-        start = position % dimension.size
-        return slice(start, start + 1)
+        position = self.positions.get(dimension.name, slice(None))
+        position = self.positions.get(dimension.path, position)
+        if not isinstance(position, slice):
+            check_position(position, dimension.name, dimension.size, NotFoundError)
+            start = position % dimension.size
+            position = slice(start, start + 1)
+        every = range(dimension.size)
+        return slice(None) if every[position] == every else position
 
     def _dimension(self, dimension: Dimension) -> Dimension:
         size = len(range(dimension.size)[self._slice(dimension)])
         path = child_path(self._moved(dimension.group), dimension.name)
         return replace(dimension, path=path, size=size)
-
-    def _check_dimensions(self, groups: Collection[Group]) -> None:
-        dimensions = [item for group in groups for item in group.dimensions.values()]
-        names = {item.name for item in dimensions}
-        for name in self.positions:
-            if name not in names and name not in {item.path for item in dimensions}:
-                raise unknown("dimension", name, names)
 
 
 def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
