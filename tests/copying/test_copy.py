@@ -42,7 +42,7 @@ from tests.stores import (
     write_vintage,
 )
 from xr_nczarr.cli.main import main
-from xr_nczarr.copying import dataset_input, inputs, transfer
+from xr_nczarr.copying import inputs, transfer
 from xr_nczarr.errors import ConflictError, RefusedError
 from xr_nczarr.storage import RemoteStore
 from xr_nczarr.writing import source_blocks
@@ -981,7 +981,7 @@ def test_copy_with_zarr_engine_keeps_zarr_v3_fill_value(tmp_path):
 )
 def test_copy_ignores_unsuitable_encoding_set_by_source_engine(tmp_path, monkeypatch, changes):
     xr.Dataset({"v": ("x", np.arange(4.0))}).to_netcdf(tmp_path / "s.nc", engine="netcdf4")
-    opened = dataset_input.open_datasets
+    opened = inputs.open_datasets
 
     def open_datasets(*arguments, **options):
         datasets = opened(*arguments, **options)
