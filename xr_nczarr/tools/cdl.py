@@ -23,7 +23,7 @@ import numpy as np
 
 from xr_nczarr.dataset import OpenedStore, open_all_groups
 from xr_nczarr.errors import quote
-from xr_nczarr.model import Consolidated, Limits
+from xr_nczarr.model import Consolidated, Limits, is_within
 from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.attributes import is_fill_value, with_inferred_types
 from xr_nczarr.options import Endian, MissingChunks, OpenOptions
@@ -46,7 +46,6 @@ from xr_nczarr.tools.lookup import chosen_paths
 from xr_nczarr.tools.slabs import slabs
 
 _MAX_LINE_BYTES = 78
-_MAX_DIGITS = 17
 _SECTIONS = ("dimension", "dimensions", "variable", "variables", "data", "group", "types")
 
 
@@ -207,84 +206,88 @@ class Cdl:
         yield "}\n"
 
     def _group(self, group: Group, indent: str) -> Iterator[str]:
-        if group is not self.top and self.top.path.startswith(f"{group.path.rstrip('/')}/"):
-            yield from self._dimensions(group, indent)
-            name = self.top.path[len(group.path.rstrip("/")) + 1 :].partition("/")[0]
-            yield from self._subgroup(name, group.groups[name], indent)
-            return
         if group.is_unreadable:
             yield f"{indent}// {_reason_to_leave_out(group)}\n"
+        if group.dimensions:
+            yield f"{indent}dimensions:\n"
+        for item in group.dimensions.values():
+            size = f"UNLIMITED ; // ({item.size} currently)" if item.unlimited else f"{item.size} ;"
+            yield f"{indent}\t{name_text(item.name)} = {size}\n"
+        if is_within(group.path, self.top.path):
+            yield from self._contents(group, indent)
+        for name, child in group.groups.items():
+            if is_within(child.path, self.top.path) or is_within(self.top.path, child.path):
+                yield f"\n{indent}group: {name_text(name)} {{\n"
+                yield from self._group(child, indent + "  ")
+                yield f"{indent}  }} // group {name_text(name)}\n"
+
+    def _contents(self, group: Group, indent: str) -> Iterator[str]:
+        """Yield the CDL text of a group's variables and attributes."""
         units = time_units(group) if self.times else {}
-        yield from self._header(group, indent, units)
+        if group.variables:
+            yield f"{indent}variables:\n"
+        visible = self.opened.visible_dimensions(group.path)
+        for variable in group.variables.values():
+            yield from self._declaration(variable, visible, indent, units.get(variable.name))
+        attributes = with_inferred_types(group.attributes, group.node)
+        if self.special and group.path == "/":
+            attributes |= special_group_attributes(group)
+        if attributes:
+            yield f"\n{indent}// {'global' if group.path == '/' else 'group'} attributes:\n"
+            yield from self._attributes("", attributes, indent)
         if not self.header and group.path in self.groups:
             if group.variables:
                 yield f"{indent}data:\n"
             for variable in group.variables.values():
                 if variable.path in self.variables and not _reason_to_leave_out(variable):
                     yield from self._data(variable, indent, units.get(variable.name))
-        for name, child in group.groups.items():
-            yield from self._subgroup(name, child, indent)
-
-    def _subgroup(self, name: str, child: Group, indent: str) -> Iterator[str]:
-        yield f"\n{indent}group: {name_text(name)} {{\n"
-        yield from self._group(child, indent + "  ")
-        yield f"{indent}  }} // group {name_text(name)}\n"
-
-    def _dimensions(self, group: Group, indent: str) -> Iterator[str]:
-        if group.dimensions:
-            yield f"{indent}dimensions:\n"
-        for item in group.dimensions.values():
-            size = f"UNLIMITED ; // ({item.size} currently)" if item.unlimited else f"{item.size} ;"
-            yield f"{indent}\t{name_text(item.name)} = {size}\n"
-
-    def _header(self, group: Group, indent: str, units: Mapping[str, TimeUnits]) -> Iterator[str]:
-        yield from self._dimensions(group, indent)
-        if group.variables:
-            yield f"{indent}variables:\n"
-        for variable in group.variables.values():
-            yield from self._declaration(variable, group, indent, units.get(variable.name))
-        attributes = with_inferred_types(group.attributes, group.node)
-        if self.special and group.path == "/":
-            attributes |= special_group_attributes(group)
-        if attributes:
-            yield f"\n{indent}// {'global' if group.path == '/' else 'group'} attributes:\n"
-            yield from self._attributes("", attributes, indent, {})
 
     def _declaration(
-        self, variable: Variable, group: Group, indent: str, units: TimeUnits | None
+        self,
+        variable: Variable,
+        visible: Mapping[str, Dimension],
+        indent: str,
+        units: TimeUnits | None,
     ) -> Iterator[str]:
-        name = name_text(variable.name)
-        reason = _reason_to_leave_out(variable)
-        if reason:
+        name, node = name_text(variable.name), variable.node
+        if reason := _reason_to_leave_out(variable):
             yield f"{indent}\t// {reason}\n"
             return
-        assert variable.node is not None
-        visible = self.opened.visible_dimensions(group.path)
-        names = ", ".join(_dimension_text(item, visible) for item in variable.dimensions)
-        kind = type_name(variable.node.dtype, variable.kind)
-        stored = f" // stored as {variable.node.dtype}" if variable.kind == "other" else ""
+        assert node is not None
+        names = ", ".join(
+            name_text(item.name if visible.get(item.name) == item else item.path)
+            for item in variable.dimensions
+        )
+        kind = type_name(node.dtype, variable.kind)
+        stored = f" // stored as {node.dtype}" if variable.kind == "other" else ""
         yield f"{indent}\t{kind} {name}{f'({names})' if names else ''} ;{stored}\n"
-        attributes = with_inferred_types(variable.attributes, variable.node)
+        attributes = with_inferred_types(variable.attributes, node)
         if variable.kind == "string" and "_FillValue" in attributes:
             attributes["_FillValue"] = [attributes["_FillValue"]]
         if self.special:
             attributes |= special_attributes(variable)
-        dates = {}
-        for key, value in attributes.items() if units is not None else ():
-            numbers = np.atleast_1d(value)
-            if numbers.dtype == variable.node.dtype and units is not None:
-                dates[key] = ", ".join(units.texts(numbers, list(map(str, numbers))))
-        yield from self._attributes(name, attributes, indent, dates)
+        yield from self._attributes(name, attributes, indent, node.dtype, units)
 
     def _attributes(
-        self, owner: str, attributes: dict[str, Any], indent: str, dates: Mapping[str, str]
+        self,
+        owner: str,
+        attributes: Mapping[str, Any],
+        indent: str,
+        dtype: np.dtype[Any] | None = None,
+        units: TimeUnits | None = None,
     ) -> Iterator[str]:
+        """Yield the CDL text of attributes.
+
+        If `units` is not None, attributes whose values have the dtype of the variable are times.
+        """
         # Without the space, ncgen would read these names as the start of a section.
         owner += " " if owner in _SECTIONS else ""
         for name, value in attributes.items():
             prefix = "string " if isinstance(value, list) else ""
             text = attribute_text(value, self.digits)
-            comment = f" // {dates[name]}" if name in dates else ""
+            numbers, comment = np.atleast_1d(value), ""
+            if units is not None and numbers.dtype == dtype:
+                comment = f" // {', '.join(units.texts(numbers, list(map(str, numbers))))}"
             yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;{comment}\n"
 
     def _data(self, variable: Variable, indent: str, units: TimeUnits | None) -> Iterator[str]:
@@ -303,14 +306,19 @@ class Cdl:
         nested = [n for n, item in enumerate(variable.dimensions) if n and item.unlimited]
         last = tuple([size - 1 for size in variable.shape[:-1]])
         length = variable.shape[-1] if variable.shape else 1
+        fill_value = variable.attributes.get("_FillValue")
+        if variable.node is None or not is_fill_value(fill_value, variable.node.dtype):
+            fill_value = None  # ncdump also ignores a fill value of another type
         for index, columns, row in self._rows(variable):
             if columns.start == 0:
                 opening = sum(not any(index[level:]) for level in nested)
                 yield from map(line.fit, "{" * opening)
-            texts = self._row_texts(variable, row, units)
             if variable.kind == "char":
-                yield texts[0]
+                yield row_text(row, fill_value)
                 texts = [""]
+            else:
+                texts = value_texts(row, variable.kind, fill_value, self.digits)
+                texts = texts if units is None else units.texts(row, texts)
             is_end = columns.stop == length
             ending = texts.pop() if is_end else ""
             yield "".join([line.fit(f"{text}, ") for text in texts])
@@ -335,16 +343,6 @@ class Cdl:
             indices = itertools.product(*(range(item.start, item.stop) for item in leading))
             rows = values.reshape(-1, columns.stop - columns.start)
             yield from zip(indices, itertools.repeat(columns), rows)
-
-    def _row_texts(self, variable: Variable, row: Array, units: TimeUnits | None) -> list[str]:
-        """Format the values of a row as CDL. A row of characters becomes one quoted string."""
-        fill_value = variable.attributes.get("_FillValue")
-        if not is_fill_value(fill_value, row.dtype):
-            fill_value = None  # ncdump also ignores a fill value of another type
-        if variable.kind == "char":
-            return [row_text(row, fill_value)]
-        texts = value_texts(row, variable.kind, fill_value, self.digits)
-        return texts if units is None else units.texts(row, texts)
 
 
 class _Line:
@@ -372,15 +370,6 @@ class _Line:
         return ",\n  "
 
 
-def _dimension_text(dimension: Dimension, visible: dict[str, Dimension]) -> str:
-    """Return the name by which the CDL of a group refers to a dimension.
-
-    `visible` maps each short name to the dimension that it denotes in the group. If the short name
-    of `dimension` denotes a different dimension, the full path is returned.
-    """
-    return name_text(dimension.name if visible.get(dimension.name) == dimension else dimension.path)
-
-
 def _reason_to_leave_out(item: Group | Variable) -> str:
     """Return a sentence that says why a group or variable is left out of the CDL.
 
@@ -392,23 +381,17 @@ def _reason_to_leave_out(item: Group | Variable) -> str:
         name, error = quote(item.name), item.error
     if error is not None:
         return f"{name} is left out: {' '.join(str(error).split())}"
-    if isinstance(item, Variable) and item.node is not None:
-        dtype = item.node.dtype
-        if type_name(dtype, item.kind) is None:
-            return f"{name} is left out: netCDF has no type for {dtype}"
+    if isinstance(item, Variable) and item.node and not type_name(item.node.dtype, item.kind):
+        return f"{name} is left out: netCDF has no type for {item.node.dtype}"
     return ""
 
 
 def _digits(precision: tuple[int | None, int | None] | None) -> Digits:
-    counts = precision or (None,) * len(EXACT)
-    digits = {
-        name: default if count is None else (count,)
-        for (name, default), count in zip(EXACT.items(), counts, strict=False)
-    }
-    valid = all(1 <= count <= _MAX_DIGITS for counts in digits.values() for count in counts)
-    if len(counts) != len(EXACT) or not valid:
+    counts = precision or (None, None)
+    if len(counts) != 2 or not all(count is None or 1 <= count <= 17 for count in counts):
         raise ValueError(f"precision must be two numbers from 1 to 17, not {precision!r}")
-    return digits
+    pairs = zip(EXACT.items(), counts, strict=True)
+    return {name: default if count is None else (count,) for (name, default), count in pairs}
 
 
 def _dataset_name(store: str) -> str:

@@ -135,30 +135,24 @@ def value_texts(values: Array, kind: Kind, fill_value: Any, digits: Digits = EXA
     of more than one byte. All other types have no default fill value.
     """
     if kind == "string":
-        return _string_texts(values, fill_value)
+        strings = decode_strings(values) if values.dtype.kind == "S" else values
+        fill = _as_text(fill_value or "")
+        return ["_" if text == fill else _quoted(text) for text in strings.tolist()]
     values = _as_netcdf(values)
     if values.dtype.kind == "f":
         texts = _float_texts(values, "", digits)
     else:
         texts = list(map(str, values.tolist()))
     if fill_value is not None:
-        fill = _as_netcdf(np.asarray(fill_value))
+        number = _as_netcdf(np.asarray(fill_value))
     elif values.dtype.itemsize > 1 and kind == "number":
-        fill = np.asarray(default_fill(values.dtype))
+        number = np.asarray(default_fill(values.dtype))
     else:
         return texts
-    filled = values == fill
-    if fill.dtype.kind == "f" and np.isnan(fill):
-        filled = np.isnan(values)
+    filled = values == number if number == number else np.isnan(values)
     for position in np.flatnonzero(filled).tolist():
         texts[position] = "_"
     return texts
-
-
-def _string_texts(values: Array, fill_value: Any) -> list[str]:
-    texts = decode_strings(values) if values.dtype.kind == "S" else values
-    fill = _as_text(fill_value or "")
-    return ["_" if text == fill else _quoted(text) for text in texts.tolist()]
 
 
 def _as_netcdf(values: Array) -> Array:
