@@ -80,7 +80,7 @@ def representations(folder: Path) -> dict[str, str]:
     overview = xr_nczarr.info(store)._repr_html_().replace(f"{folder}/", "")
     return {
         # as if the first variable had been clicked
-        "info": overview.replace('<details class="">', "<details open>", 1),
+        "info": overview.replace("<details>", "<details open>", 1),
         "explain": explained,
     }
 

@@ -60,7 +60,7 @@ LIBRARIES = {
     "botocore": {"storage"},
     "aiohttp": {"storage"},
     "zipfile": {"storage"},
-    "jinja2": {"references"},
+    "jinja2": {"references", "tools"},
     "pyarrow": {"references"},
     "fastparquet": {"references"},
     "xarray": {"accessor", "backend", "encoding", "writing", "copying", "tools", "cli"},

@@ -29,7 +29,7 @@ from xr_nczarr.tools.cdl_values import (
     type_name,
     value_texts,
 )
-from xr_nczarr.tools.html import page, preformatted
+from xr_nczarr.tools.html import render_html
 from xr_nczarr.tools.results import Result, columns, count_text
 from xr_nczarr.tools.slabs import slabs
 from xr_nczarr.writing.builder import Tree
@@ -91,16 +91,15 @@ class Comparison(Result):
             return ""
         rows = [[f"< {quote(self.first)}"], [f"> {quote(self.second)}"]]
         rows += [
-            [quote(item.path), _cell(item.first), _cell(item.second), item.note]
+            [quote(item.path), *map(_cell, (item.first, item.second)), item.note]
             for item in self.differences
         ]
         return "\n".join([*columns(rows), *(f"not compared: {phrase}" for phrase in self.unread)])
 
     def _repr_html_(self) -> str:
         many = count_text(len(self.differences), "difference")
-        return page(
-            f"{self.first} and {self.second}: {many}", preformatted(repr(self).splitlines())
-        )
+        title = f"{self.first} and {self.second}: {many}"
+        return render_html("page.html", title=title, lines=repr(self).splitlines())
 
 
 def diff(
@@ -357,5 +356,4 @@ def _declaration(variable: Variable | None) -> str | None:
 
 
 def _cell(value: str | None) -> str:
-    text = _ABSENT if value is None else quote(value)
-    return text if len(text) <= _MAX_CELL else f"{text[: _MAX_CELL - 1]}…"
+    return _ABSENT if value is None else quote(value, _MAX_CELL)

@@ -17,7 +17,7 @@ from xr_nczarr.model import Consolidated, Limits
 from xr_nczarr.netcdf import Group
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.progress import byte_text
-from xr_nczarr.tools.html import details, faint, grid_svg, page, table, text
+from xr_nczarr.tools.html import render_html
 from xr_nczarr.tools.lookup import check_position, chosen_paths, positions_of
 from xr_nczarr.tools.recording import ObjectSizes, VariableReading, record_read
 from xr_nczarr.tools.results import Result, columns, shape_text
@@ -57,11 +57,8 @@ class Explanation(Result):
         return "\n".join([*lines, *(f"{quote(n)}: {why}" for n, why in self.left_out.items())])
 
     def _repr_html_(self) -> str:
-        rows = [_html_row(reading) for reading in self.readings]
-        rows.append([f"<b>{text(cell)}</b>" for cell in self.totals()])
-        left_out = (f"{text(name)}: {text(why)}" for name, why in self.left_out.items())
-        parts = (f"<div>{faint(line)}</div>" for line in left_out)
-        return page("Cost of reading", table(_HEAD, rows), *parts)
+        values = {"head": _HEAD, "cells": _cells, "explanation": self}
+        return render_html("explain.html", title="Cost of reading", **values)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as a JSON-serializable dictionary."""
@@ -297,12 +294,6 @@ def _select_lazy(source: _Source, indexers: Indexers) -> _Selected:
         )
     assert selection is not None
     return lazy.stored, selection
-
-
-def _html_row(reading: VariableReading) -> list[str]:
-    name, *rest = map(text, _cells(reading))
-    drawn = grid_svg(reading.shape, reading.chunk_shape, reading.dimensions, reading.touched)
-    return [details(name, drawn, opened=True) if drawn else name, *rest]
 
 
 def _cells(reading: VariableReading) -> list[str]:

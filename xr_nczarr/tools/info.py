@@ -14,12 +14,10 @@ from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import releases_of
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.progress import Progress, byte_text
-from xr_nczarr.tools.html import bar, details, faint, grid_svg, page, table, text
+from xr_nczarr.tools.html import render_html
 from xr_nczarr.tools.results import Result, columns, count_text, dimension_text, shape_text, wrapped
 from xr_nczarr.tools.stored_chunks import StoredChunks, count_stored_chunks
 
-_MAX_VARIABLES = 300
-_MAX_SHOWN = 1000
 _MAX_NAMED = 5
 _TABLE_WIDTH = 78  # characters, in addition to an indent of two
 
@@ -104,11 +102,13 @@ class StoreInfo(Result):
     def _repr_html_(self) -> str:
         described = map(self.describe, self.root.all_variables())
         largest = max([1, *(item.get("raw_bytes") or 0 for item in described)])
-        parts = [self._group_html(self.root, largest)]
-        if self.unlisted:
-            parts.append(f"<div>{faint('chunks were not counted: ' + text(self.unlisted))}</div>")
-        summary = f"<div>{text(self._summary)}</div><div>{text(self._totals_text())}</div>"
-        return page(self.name, summary, *parts)
+        functions = {
+            "cells": _cells,
+            "dimension_text": dimension_text,
+            "plain": lambda value: value.tolist() if hasattr(value, "tolist") else value,
+            "shape_text": shape_text,
+        }
+        return render_html("info.html", title=self.name, info=self, largest=largest, **functions)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as a JSON-serializable dictionary."""
@@ -195,22 +195,6 @@ class StoreInfo(Result):
         for child in group.groups.values():
             yield from self._group_lines(child)
 
-    def _group_html(self, group: Group, largest: int) -> str:
-        dimensions = ", ".join(text(dimension_text(item)) for item in group.dimensions.values())
-        parts = [_attributes(group.attributes)]
-        variables = list(group.variables.values())
-        if variables:
-            stored = "stored" if self.stored_chunks else ""
-            head = ["variable", "type", "shape", "chunks", "codecs", "size", stored]
-            listed = variables[:_MAX_VARIABLES]
-            parts.append(table(head, [_row(item, self.describe(item), largest) for item in listed]))
-        if len(variables) > _MAX_VARIABLES:
-            parts.append(faint(f"and {len(variables) - _MAX_VARIABLES:,} more variables"))
-        parts += [f"<div>{faint('note: ' + text(note))}</div>" for note in self._notes(group)]
-        parts += [self._group_html(child, largest) for child in group.groups.values()]
-        summary = f"{text(group.path)} {faint(dimensions)}"
-        return details(summary, "".join(parts), kind="nz-group", opened=True)
-
 
 def info(
     target: Any,
@@ -293,30 +277,3 @@ def _cells(item: dict[str, Any]) -> list[str]:
         ratio = f" ({item['ratio']:.3g}×)" if item["ratio"] else ""
         size = byte_text(item["stored_bytes"]) + ratio
     return [f"{item['type']} {variable}", chunks, codecs, stored, size]
-
-
-def _row(variable: Variable, item: dict[str, Any], largest: int) -> list[str]:
-    name = f"{text(item['name'])} {faint('(' + ', '.join(map(text, item['dimensions'])) + ')')}"
-    if "error" in item:
-        return [name, f'<span class="nz-problem">unreadable: {text(item["error"])}</span>']
-    drawn = grid_svg(variable.shape, item["chunk_shape"], item["dimensions"])
-    raw = item["raw_bytes"] or 0
-    stored = (item.get("stored_bytes") or 0) / raw if raw else 0.0
-    _, chunks, codecs, present, size = _cells(item)
-    return [
-        details(name, _attributes(variable.attributes) + drawn),
-        text(item["type"]),
-        shape_text(item["shape"]),
-        chunks,
-        text(codecs),
-        bar(raw / largest, stored) + size,
-        present,
-    ]
-
-
-def _attributes(attributes: dict[str, Any]) -> str:
-    items = []
-    for name, value in attributes.items():
-        plain = value.tolist() if hasattr(value, "tolist") else value
-        items.append(f"<dt>{text(name)}</dt><dd>{text(plain, _MAX_SHOWN)}</dd>")
-    return f"<dl>{''.join(items)}</dl>" if items else ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from xr_nczarr.errors import quote
 from xr_nczarr.netcdf import Dimension
-from xr_nczarr.tools.html import page, preformatted
+from xr_nczarr.tools.html import render_html
 
 _MIN_FIRST_COLUMN = 16  # characters
 
@@ -26,7 +26,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         title, *lines = repr(self).splitlines() or [""]
-        return page(title, preformatted(lines))
+        return render_html("page.html", title=title, lines=lines)
 
 
 def count_text(count: int, noun: str) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from html import escape
 from typing import Any, Literal
 
 from xr_nczarr.errors import quote
-from xr_nczarr.tools.html import page
+from xr_nczarr.tools.html import render_html
 from xr_nczarr.tools.results import Result, count_text
 
 _MAX_PLACES = 3
@@ -62,13 +61,6 @@ def finding_line(findings: Sequence[Finding]) -> str:
     return f"{severity}: {where}: {problem}{f'. {remedy}' if remedy else ''}"
 
 
-def _html_line(findings: Sequence[Finding]) -> str:
-    line = escape(finding_line(findings))
-    if findings[0].severity == "error":
-        return f'<div class="nz-problem">{line}</div>'
-    return f"<div>{line}</div>"
-
-
 @dataclass(slots=True, kw_only=True, repr=False)
 class Verification(Result):
     """The result of `verify`. All findings of the same kind are printed on one line.
@@ -96,7 +88,9 @@ class Verification(Result):
         return "\n".join([self.title, *map(finding_line, self._kinds())])
 
     def _repr_html_(self) -> str:
-        return page(self.title, *map(_html_line, self._kinds()))
+        return render_html(
+            "verify.html", title=self.title, kinds=self._kinds(), finding_line=finding_line
+        )
 
     @property
     def title(self) -> str:
