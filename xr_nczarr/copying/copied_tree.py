@@ -88,7 +88,7 @@ class CopiedTree(Tree):
             copied.attributes.update(group.attributes)
             for variable in group.variables.values():
                 if variable.error is None or variable.path not in reported:
-                    self._add_or_skip(source, copied, variable)
+                    self._add(source, copied, variable)
             self.check_single_array(group.path, len(copied.variables), group.attributes)
             if self.layout.is_plain_zarr and group.dialect != "zarr":
                 holders: list[Group | Variable] = [copied, *copied.variables.values()]
@@ -133,29 +133,30 @@ class CopiedTree(Tree):
                     remedy="Pass a positive length, or leave out the dimension",
                 )
 
-    def _add_or_skip(self, source: Source, group: Group, variable: Variable) -> None:
-        path = variable.path if variable.node is None else variable.node.path
+    def _add(self, source: Source, group: Group, variable: Variable) -> None:
+        """Add a variable from the source, with its values, to a group in this tree.
+
+        If the target does not support the variable, skip it or raise an error.
+        """
+        node = variable.node
         try:
-            with ErrorContext(variable=path):
-                self._add(source, group, variable)
+            with ErrorContext(variable=variable.path if node is None else node.path):
+                if variable.error is not None:
+                    raise variable.error.add_context(store=source.store.name)
+                assert node is not None
+                values = source.values_of(variable)
+                data = in_chunks(values, _stored_chunks(variable), variable.name)
+                with as_conflicts(_CORRECT_ATTRIBUTES):
+                    encoded = self._encoded(variable, data.astype(node.dtype, copy=False))
+                # All dimensions count as growing, so that chunks longer than a dimension are kept.
+                dimensions, names = variable.dimensions, [item.name for item in variable.dimensions]
+                path = self.add_variable(group, variable.name, encoded, dimensions, (), names)
         except UnsupportedError as error:
             if not self.skip_unsupported:
                 error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), _SKIP)))
                 raise
             self.skipped.append(f"the variable {quote(variable.path)}: {error.problem}")
-
-    def _add(self, source: Source, group: Group, variable: Variable) -> None:
-        """Add a variable from the source, with its values, to a group in this tree."""
-        if variable.error is not None:
-            raise variable.error.add_context(store=source.store.name)
-        assert variable.node is not None
-        values = source.values_of(variable)
-        data = in_chunks(values, _stored_chunks(variable), variable.name)
-        with as_conflicts(_CORRECT_ATTRIBUTES):
-            encoded = self._encoded(variable, data.astype(variable.node.dtype, copy=False))
-        names = [dimension.name for dimension in variable.dimensions]
-        # All dimensions count as growing, so that chunks longer than a dimension are kept.
-        path = self.add_variable(group, variable.name, encoded, variable.dimensions, (), names)
+            return
         array = complete_array(values)
         if array is not None:
             self.arrays[path] = array.stored

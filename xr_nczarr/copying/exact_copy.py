@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from xr_nczarr.codecs import check_known
 from xr_nczarr.copying.copied_tree import CopiedTree
 from xr_nczarr.copying.inputs import is_netcdf_file, open_source
 from xr_nczarr.copying.netcdf_output import (
@@ -49,7 +48,6 @@ from xr_nczarr.writing.write_options import layout_of
 from xr_nczarr.writing.write_plan import WritePlan
 
 _NETCDF_ENDINGS = (".nc", ".nc4", ".cdf", ".netcdf")
-_ELSEWHERE = "Choose another target"
 _OVERWRITE = "Choose another target, or pass overwrite=True"
 _PART = ".unfinished"
 
@@ -227,8 +225,6 @@ def copy(
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     if codecs is not None:
         codecs = codec_configurations(codecs)
-        for codec in codecs:
-            check_known(codec["id"])
     options = OpenOptions(
         storage_options=storage_options, limits=limits, assume_endian=assume_endian
     )
@@ -246,7 +242,11 @@ def copy(
             resolved.check_writable()
             store = resolved.store
             layout = layout_of(resolved.location, zarr_format, dialect, consolidated)
-        _check_outside_source(store, origin)
+        if origin.store.is_same(store) or store.is_within(origin.store):
+            is_same = origin.store.is_same(store)
+            problem = "the source and the target are the same store"
+            problem = problem if is_same else "the target is inside the source"
+            raise RefusedError(problem, remedy="Choose another target", store=store.name)
         tree = CopiedTree(
             layout, chunks=chunks or {}, codecs=codecs, skip_unsupported=skip_unsupported
         )
@@ -374,16 +374,6 @@ def _check_unchanged(origin: Source, before: str | None, target: str) -> None:
             remedy="Run the copy again while no other program is writing to the source",
             store=target,
         )
-
-
-def _check_outside_source(store: Store, origin: Source) -> None:
-    if origin.store.is_same(store):
-        raise RefusedError(
-            "the source and the target are the same store", remedy=_ELSEWHERE, store=store.name
-        )
-    if store.is_within(origin.store):
-        problem = "the target is inside the source"
-        raise RefusedError(problem, remedy=_ELSEWHERE, store=store.name)
 
 
 def _resume_marker(state: str, plan: WritePlan) -> bytes:

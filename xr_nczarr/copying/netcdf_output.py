@@ -166,8 +166,9 @@ class _FileWriter:
         node, rank = variable.node, len(variable.dimensions)
         assert node is not None
         dimids = [self.dimensions[dimension.path] for dimension in variable.dimensions]
-        xtype = {"char": netcdf_c.CHAR, "string": netcdf_c.STRING}.get(variable.kind)
-        xtype = _TYPES[node.dtype.newbyteorder("=")] if xtype is None else xtype
+        xtype = netcdf_c.STRING
+        if variable.kind != "string":
+            xtype = _TYPES[node.dtype.newbyteorder("=")]
         name, shape = os.fsencode(variable.name), (ctypes.c_int * rank)(*dimids)
         varid = self.handle.integer("nc_def_var", ncid, name, xtype, rank, shape)
         place = (ncid, varid)
@@ -202,7 +203,11 @@ class _FileWriter:
             if settings is not None and self._can_use(settings[0]):
                 filters[settings[0]] = settings[1:]
             elif spec.name not in _IMPLIED:
-                self._drop(spec.name, variable.path)
+                problem = f"netCDF does not support the filter {quote(spec.name)}"
+                if self.tree.written[variable.path].explicit:
+                    remedy = "Use the zlib filter, with or without shuffle"
+                    raise UnsupportedError(problem, remedy=remedy)
+                self.tree.dropped.append(f"{variable.path} ({problem})")
         if DEFLATE in filters or SHUFFLE in filters:
             (level,) = filters.get(DEFLATE, (0,))
             call("nc_def_var_deflate", *place, int(SHUFFLE in filters), int(level > 0), level)
@@ -220,31 +225,23 @@ class _FileWriter:
         function, identifier = "nc_inq_filter_avail", ctypes.c_uint(number)
         return number != BLOSC and self.handle.status(function, self.handle.ncid, identifier) == 0
 
-    def _drop(self, codec: str, path: str) -> None:
-        problem = f"netCDF does not support the filter {quote(codec)}"
-        if self.tree.written[path].explicit:
-            raise UnsupportedError(problem, remedy="Use the zlib filter, with or without shuffle")
-        self.tree.dropped.append(f"{path} ({problem})")
-
     def _put_attributes(self, ncid: int, varid: int, attributes: Mapping[str, Any]) -> None:
         for name, value in attributes.items():
+            place, value = (ncid, varid, os.fsencode(name)), netcdf_value(value)
             with ErrorContext(place=f"attribute {name}"):
-                self._put_attribute((ncid, varid, os.fsencode(name)), netcdf_value(value))
-
-    def _put_attribute(self, place: tuple[int, int, bytes], value: Any) -> None:
-        if isinstance(value, list):
-            count = ctypes.c_size_t(len(value))
-            self.handle.call("nc_put_att_string", *place, count, _strings(value))
-            return
-        xtype = netcdf_c.CHAR
-        if isinstance(value, str):
-            values = np.frombuffer(value.encode("utf-8", "surrogateescape"), "u1")
-        else:
-            values = np.atleast_1d(value)
-            values = values.astype(values.dtype.newbyteorder("="))
-            xtype = _TYPES[values.dtype]
-        data = ctypes.c_void_p(values.ctypes.data)
-        self.handle.call("nc_put_att", *place, xtype, ctypes.c_size_t(values.size), data)
+                if isinstance(value, list):
+                    count = ctypes.c_size_t(len(value))
+                    self.handle.call("nc_put_att_string", *place, count, _strings(value))
+                    continue
+                xtype = netcdf_c.CHAR
+                if isinstance(value, str):
+                    values = np.frombuffer(value.encode("utf-8", "surrogateescape"), "u1")
+                else:
+                    values = np.atleast_1d(value)
+                    values = values.astype(values.dtype.newbyteorder("="))
+                    xtype = _TYPES[values.dtype]
+                data, size = ctypes.c_void_p(values.ctypes.data), ctypes.c_size_t(values.size)
+                self.handle.call("nc_put_att", *place, xtype, size, data)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 
 from xr_nczarr.chunks import ChunkedArray
-from xr_nczarr.model import ArrayNode, CodecSpec
+from xr_nczarr.model import ArrayNode
 from xr_nczarr.netcdf.types import zero
 from xr_nczarr.progress import Progress
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.chunk_writes import ArrayWrite, write_chunks
-
-Index = tuple[int, ...]
 
 _BATCH_BYTES = 16 << 20
 _BATCH_OBJECTS = 256
@@ -78,6 +76,7 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
     """
     # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
+    native = (None, sys.byteorder)
     fill = node.fill_value
     if node.dtype.hasobject:
         fill = str(fill or "")
@@ -89,7 +88,7 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
         [
             (spec.name, dict(spec.configuration))
             for spec in node.codecs
-            if spec.name != "bytes" or _swaps_bytes(spec)
+            if spec.name != "bytes" or spec.configuration.get("endian") not in native
         ],
         [
             (
@@ -99,11 +98,6 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
             for level in node.shards
         ],
     )
-
-
-def _swaps_bytes(spec: CodecSpec) -> bool:
-    """Return whether a ``bytes`` codec uses the non-native byte order."""
-    return spec.configuration.get("endian") not in (None, sys.byteorder)
 
 
 def _copy_objects(
@@ -118,36 +112,20 @@ def _copy_objects(
     size = math.prod(node.object_shape) * node.dtype.itemsize
     count = max(1, min(_BATCH_OBJECTS, _BATCH_BYTES // max(1, size)))
     indices = np.ndindex(*node.object_counts)
+    target = ChunkedArray(node, store)
     while batch := list(itertools.islice(indices, count)):
         wanted = [index for index in batch if node.chunk_keys.key(index) not in existing]
-        missing = _copy_batch(array, node, store, wanted)
-        if write.stores_fill_chunks:
-            _store_fill_chunks(node, store, missing)
+        missing = wanted
+        for keys in array.node.key_notations:
+            pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in missing]
+            copied = store.copy_from(array.store, pairs)
+            missing = [index for index, done in zip(missing, copied, strict=True) if not done]
+        for index in missing if write.stores_fill_chunks else ():  # such arrays have no shards
+            lengths = zip(index, node.chunk_shape, strict=True)
+            region = [slice(number * length, (number + 1) * length) for number, length in lengths]
+            fill = np.asarray(node.fill_value, node.dtype)
+            target.write(region, fill, write_empty_chunks=True)
         yield len(batch), len(wanted) - len(missing)
-
-
-def _copy_batch(
-    array: ChunkedArray, node: ArrayNode, store: Store, wanted: Sequence[Index]
-) -> Sequence[Index]:
-    """Copy the chunks (or shards) at the indices in `wanted`.
-
-    Return the indices of the chunks (or shards) that the source lacks.
-    """
-    missing = wanted
-    for keys in array.node.key_notations:
-        pairs = [(keys.key(index), node.chunk_keys.key(index)) for index in missing]
-        copied = store.copy_from(array.store, pairs)
-        missing = [index for index, done in zip(missing, copied, strict=True) if not done]
-    return missing
-
-
-def _store_fill_chunks(node: ArrayNode, store: Store, chunks: Sequence[Index]) -> None:
-    """Store chunks that contain only the fill value. The array must not have shards."""
-    target, fill = ChunkedArray(node, store), np.asarray(node.fill_value, node.dtype)
-    for index in chunks:
-        lengths = zip(index, node.chunk_shape, strict=True)
-        region = [slice(number * length, (number + 1) * length) for number, length in lengths]
-        target.write(region, fill, write_empty_chunks=True)
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
