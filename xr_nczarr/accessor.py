@@ -8,7 +8,7 @@ are registered as soon as it is.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from xr_nczarr.errors import NotFoundError
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.info import StoreInfo
     from xr_nczarr.tools.verification import Verification
     from xr_nczarr.writing.write_options import UnlimitedDims, WriteMode, WriteRegion
+
+_Result = TypeVar("_Result")
 
 
 class NczarrAccessor:
@@ -73,8 +75,7 @@ class NczarrAccessor:
         """Summarize the store from which the object was opened; see `xr_nczarr.info`."""
         from xr_nczarr.tools.info import info
 
-        target, options = self._opened_from(info)
-        return info(target, count_chunks=count_chunks, progress=progress, **options)
+        return self._call(info, count_chunks=count_chunks, progress=progress)
 
     def verify(
         self, *, sample: int | None = None, readers: bool = False, progress: bool = False
@@ -82,8 +83,7 @@ class NczarrAccessor:
         """Verify the store from which the object was opened; see `xr_nczarr.verify`."""
         from xr_nczarr.tools.verify import verify
 
-        target, options = self._opened_from(verify)
-        return verify(target, sample=sample, readers=readers, progress=progress, **options)
+        return self._call(verify, sample=sample, readers=readers, progress=progress)
 
     def explain(
         self,
@@ -102,11 +102,10 @@ class NczarrAccessor:
         opening = self._obj.encoding.get(OPENING_KEY)
         return opening if isinstance(opening, Opening) else None
 
-    def _opened_from(self, function: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
-        """Return the target from which the object was opened, and keyword arguments for `function`.
+    def _call(self, function: Callable[..., _Result], **arguments: Any) -> _Result:
+        """Call a function with the target from which the object was opened, and with `arguments`.
 
-        The keyword arguments are the options with which the object was opened, except those that
-        `function` does not accept.
+        The options with which the object was opened are passed too, if `function` accepts them.
 
         Raises
         ------
@@ -128,9 +127,9 @@ class NczarrAccessor:
                 "path or URL",
                 remedy="Call the method in the process that opened the object",
             )
-        options = opening.options.as_dict()
-        names = function.__kwdefaults__ or ()
-        return opening.target, {name: options[name] for name in options if name in names}
+        names, options = function.__kwdefaults__ or (), opening.options.as_dict()
+        arguments |= {name: value for name, value in options.items() if name in names}
+        return function(opening.target, **arguments)
 
 
 def _register() -> None:

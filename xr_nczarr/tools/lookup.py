@@ -95,29 +95,28 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
             remedy=f"Pass positions instead, such as {quote(name)}=0:10",
         )
     index = dataset[name].to_index()
-    numeric = index.dtype.kind in "iuf"
+    convert: Callable[[Any], Any] = _number if index.dtype.kind in "iuf" else _day
     try:
-        if not isinstance(label, slice):
-            position = index.get_loc(_number(label) if numeric else _day(label))
-        else:
-            ends = [_day(label.start), _day(label.stop)]
-            if numeric:
-                ends = [None if end is None else _number(end) for end in ends]
+        if isinstance(label, slice):
+            ends = [label.start, label.stop]
+            ends = [None if end is None else convert(end) for end in ends]
             if index.is_monotonic_decreasing and None not in ends and ends[0] < ends[1]:
                 ends.reverse()
             position = index.slice_indexer(*ends)
-            if not len(range(len(index))[position]):
-                raise KeyError(label)
-        if isinstance(position, np.ndarray):
+            is_found = len(range(len(index))[position]) > 0
+        else:
+            position = index.get_loc(convert(label))
+            is_found = not isinstance(position, np.ndarray)
+        if not is_found:
             raise KeyError(label)
     except (KeyError, ValueError, TypeError) as error:
-        first, last = (index[0], index[-1]) if len(index) else (None, None)
-        raise NotFoundError(
-            f"dimension {quote(name)} has no label {quote(_label_text(label))}",
-            remedy=f"Pass labels from {quote(first)} to {quote(last)}"
-            if len(index)
-            else "Leave out the dimension; its length is 0",
-        ) from error
+        parts = [label.start, label.stop] if isinstance(label, slice) else [label]
+        wanted = "/".join("" if part is None else str(part) for part in parts)
+        remedy = "Leave out the dimension; its length is 0"
+        if len(index):
+            remedy = f"Pass labels from {quote(index[0])} to {quote(index[-1])}"
+        problem = f"dimension {quote(name)} has no label {quote(wanted)}"
+        raise NotFoundError(problem, remedy=remedy) from error
     return position if isinstance(position, slice) else int(position)
 
 
@@ -139,8 +138,3 @@ def _number(label: Any) -> int | float:
         if isinstance(label, str):
             return int(label)
     return float(label)
-
-
-def _label_text(label: Any) -> str:
-    ends = (label.start, label.stop) if isinstance(label, slice) else (label,)
-    return "/".join(["" if end is None else str(end) for end in ends])

@@ -16,7 +16,7 @@ import numpy as np
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import quote
 from xr_nczarr.formats import Format
-from xr_nczarr.model import ArrayNode, BrokenNode, CodecSpec
+from xr_nczarr.model import ArrayNode, BrokenNode, node_name
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import XARRAY_DIMENSIONS, releases_of
 from xr_nczarr.storage import Bytes
@@ -43,8 +43,7 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
     zarr, root = opened.hierarchy.zarr, opened.root
     yield Finding("note", "/", f"readers must support Zarr version {zarr.version}")
     if releases := releases_of(root.dialect, root.node):
-        problem = f"NCZarr metadata is in the layout of {releases}"
-        yield Finding("note", "/", problem)
+        yield Finding("note", "/", f"NCZarr metadata is in the layout of {releases}")
     plain = " --dialect zarr" if root.dialect == "zarr" else ""
     upgrade = f"Run nczarr upgrade{plain}, which writes metadata that all programs can read"
     for variable in root.all_variables():
@@ -52,7 +51,11 @@ def requirements(opened: OpenedStore, documents: Mapping[str, Bytes | None]) -> 
         if isinstance(node, ArrayNode):
             for spec in node.codecs:
                 if spec.name not in ("bytes", "order", "transpose"):
-                    problem = f"readers must support the codec {_codec(spec)}"
+                    problem = f"readers must support the codec {spec.name}"
+                    if spec.is_buffer_filter:
+                        is_known = spec.name in _NETCDF_FILTERS
+                        support = "loads as a plugin" if is_known else "does not support"
+                        problem += f", which netCDF-C {support}"
                     yield Finding("note", node.path, problem)
             for problem, remedy in _exceptions(variable, node, zarr, upgrade):
                 yield Finding("warning", node.path, problem, remedy)
@@ -72,22 +75,15 @@ def is_netcdf_name(name: str) -> bool:
 
 
 def _names_unsupported_by_netcdf(root: Group) -> Iterator[Finding]:
-    names: dict[str, str] = {}
+    paths: list[str] = []
     for group in root.walk():
-        names[group.path] = group.path.rpartition("/")[2]
-        names |= {item.path: item.name for item in group.dimensions.values()}
-        names |= {item.path: item.name for item in group.variables.values()}
-    for path, name in names.items():
+        paths += [group.path, *(item.path for item in group.dimensions.values())]
+        paths += [item.path for item in group.variables.values()]
+    for path in dict.fromkeys(paths):
+        name = node_name(path)
         if path != "/" and not is_netcdf_name(name):
             problem = f"netCDF-C cannot open a store that contains the name {quote(repr(name))}"
             yield Finding("warning", path, problem, "Write a new store with another name")
-
-
-def _codec(spec: CodecSpec) -> str:
-    if not spec.is_buffer_filter:
-        return spec.name
-    in_netcdf = "loads as a plugin" if spec.name in _NETCDF_FILTERS else "does not support"
-    return f"{spec.name}, which netCDF-C {in_netcdf}"
 
 
 def _exceptions(
@@ -102,21 +98,18 @@ def _exceptions(
     elif node.dtype.kind not in "iufS" or node.dtype.type is np.float16:
         yield f"netCDF-C cannot open a store that contains type {node.type_name}", ""
     for spec, read in zip(node.codecs, (variable.node or node).codecs, strict=False):
-        stored, elementsize = _stored_parameters(spec), read.configuration.get("elementsize")
+        document = spec.document if isinstance(spec.document, dict) else {}
+        stored: Any = document.get("configuration", document)
         if spec.place == "order":
-            remedy = "Copy the store with nczarr copy"
-            yield "netCDF-C ignores order F and reads wrong values", remedy
+            problem = "netCDF-C ignores order F and reads wrong values"
+            yield problem, "Copy the store with nczarr copy"
         elif any(isinstance(value, str) and value.isdecimal() for value in stored.values()):
             problem = f"numeric parameters of {spec.name} are strings, which only netCDF-C accepts"
             yield problem, upgrade
-        elif spec.name == "shuffle" and stored.get("elementsize", 4) != elementsize:
+        elif spec.name == "shuffle" and stored.get("elementsize", 4) != read.configuration.get(
+            "elementsize"
+        ):
             yield f"only netCDF-C uses the correct element size for {spec.name}", upgrade
-
-
-def _stored_parameters(spec: CodecSpec) -> Mapping[str, Any]:
-    document = spec.document if isinstance(spec.document, dict) else {}
-    parameters: Mapping[str, Any] = document.get("configuration", document)
-    return parameters
 
 
 def _problem_with_names(node: ArrayNode, zarr: Format) -> str:
