@@ -42,7 +42,8 @@ from tests.stores import (
     write_vintage,
 )
 from xr_nczarr.cli.main import main
-from xr_nczarr.copying import inputs, transfer
+from xr_nczarr.copying import source as sources
+from xr_nczarr.copying import transfer
 from xr_nczarr.errors import ConflictError, RefusedError
 from xr_nczarr.storage import RemoteStore
 from xr_nczarr.writing import source_blocks
@@ -981,13 +982,13 @@ def test_copy_with_zarr_engine_keeps_zarr_v3_fill_value(tmp_path):
 )
 def test_copy_ignores_unsuitable_encoding_set_by_source_engine(tmp_path, monkeypatch, changes):
     xr.Dataset({"v": ("x", np.arange(4.0))}).to_netcdf(tmp_path / "s.nc", engine="netcdf4")
-    opened = inputs.open_datasets
+    opened = sources.open_datasets
 
     def open_datasets(*arguments, **options):
         datasets = opened(*arguments, **options)
         datasets["/"].v.encoding.update(changes)
         return datasets
 
-    monkeypatch.setattr(inputs, "open_datasets", open_datasets)
+    monkeypatch.setattr(sources, "open_datasets", open_datasets)
     xr_nczarr.copy(tmp_path / "s.nc", tmp_path / "t", engine="netcdf4")
     assert xr.open_dataset(tmp_path / "t", engine="nczarr").v.values.tolist() == [0, 1, 2, 3]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,8 @@ from xr_nczarr.encoding.time_units import in_encoded_unit
 from xr_nczarr.encoding.variables import EncodedVariable, encode_alone, fill_scalar
 from xr_nczarr.encoding.xarray_encoder import as_conflicts
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, quote, unknown
-from xr_nczarr.netcdf import Group, Layout, Variable
+from xr_nczarr.model import is_within
+from xr_nczarr.netcdf import Dimension, Group, Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
 from xr_nczarr.netcdf.attributes import is_fill_value, unlisted_strings
 from xr_nczarr.netcdf.fixed_width import measured_width
@@ -79,24 +80,34 @@ class CopiedTree(Tree):
         UnsupportedError
             If the target cannot express a part of the source, and `skip_unsupported` is False.
         """
-        self._check_chunks(source)
-        self.leave_out([description for _, description in source.unsupported])
+        groups, dimensions, variables = source.included()
+        self._check_chunks({dimension.name for dimension in dimensions.values()})
+        is_whole = source.variables is None
+        unsupported = [
+            description
+            for path, description in source.unsupported
+            if path in variables or path in groups or (is_whole and is_within(path, source.group))
+        ]
+        self.leave_out(unsupported)
         reported = {path for path, _ in source.unsupported}
-        for group in source.root.walk():
-            copied = self.group(group.path)
-            copied.dimensions.update(group.dimensions)
-            copied.attributes.update(group.attributes)
+        for path, group in groups.items():
+            self.group(source.copied_path(path)).attributes.update(group.attributes)
+        for dimension in dimensions.values():
+            self._add_dimension(source, dimension)
+        for path, group in groups.items():
+            copied = self.group(source.copied_path(path))
             for variable in group.variables.values():
-                if variable.error is None or variable.path not in reported:
+                is_reported = variable.error is not None and variable.path in reported
+                if variable.path in variables and not is_reported:
                     self._add(source, copied, variable)
-            self.check_single_array(group.path, len(copied.variables), group.attributes)
+            self.check_single_array(copied.path, len(copied.variables), group.attributes)
             if self.layout.is_plain_zarr and group.dialect != "zarr":
                 holders: list[Group | Variable] = [copied, *copied.variables.values()]
                 for holder in holders:
                     holder.attributes = unlisted_strings(holder.attributes)
         if not self.layout.supports_unlimited:
-            dimensions = [dim for group in self.root.walk() for dim in group.dimensions.values()]
-            unlimited = [item.path for item in dimensions if item.unlimited]
+            copies = map(source.copied_dimension, dimensions.values())
+            unlimited = [item.path for item in copies if item.unlimited]
             self.leave_out([f"that {quote(path)} is unlimited" for path in unlimited])
 
     def check_names(self) -> None:
@@ -122,8 +133,8 @@ class CopiedTree(Tree):
             problem = f"the dialect {self.layout.dialect} cannot express {'; '.join(named)}"
             raise UnsupportedError(problem, remedy=_SKIP)
 
-    def _check_chunks(self, source: Source) -> None:
-        names = {name for group in source.root.walk() for name in group.dimensions}
+    def _check_chunks(self, names: Collection[str]) -> None:
+        """Check `chunks`, given the names of the dimensions in the source."""
         for dim, length in self.chunks.items():
             if dim not in names:
                 raise unknown("dimension", dim, names)
@@ -132,6 +143,25 @@ class CopiedTree(Tree):
                     f"the chunk length of dimension {quote(dim)} must be at least 1, not {length}",
                     remedy="Pass a positive length, or leave out the dimension",
                 )
+
+    def _add_dimension(self, source: Source, dimension: Dimension) -> None:
+        """Add a dimension of the source. If the copy leaves out its group, add it to the root.
+
+        Raises
+        ------
+        ConflictError
+            If the root would have two dimensions of the same name.
+        """
+        copied = source.copied_dimension(dimension)
+        group = self.group(copied.group)
+        if copied.name in group.dimensions:
+            raise ConflictError(
+                f"the group {quote(source.group)} cannot become the root group, because it would "
+                f"have two dimensions named {quote(copied.name)}",
+                remedy="Select variables that use only one of these dimensions, or leave out the "
+                "group argument",
+            )
+        group.dimensions[copied.name] = copied
 
     def _add(self, source: Source, group: Group, variable: Variable) -> None:
         """Add a variable from the source, with its values, to a group in this tree.
@@ -149,7 +179,8 @@ class CopiedTree(Tree):
                 with as_conflicts(_CORRECT_ATTRIBUTES):
                     encoded = self._encoded(variable, data.astype(node.dtype, copy=False))
                 # All dimensions count as growing, so that chunks longer than a dimension are kept.
-                dimensions, names = variable.dimensions, [item.name for item in variable.dimensions]
+                names = [dimension.name for dimension in variable.dimensions]
+                dimensions = tuple(map(source.copied_dimension, variable.dimensions))
                 path = self.add_variable(group, variable.name, encoded, dimensions, (), names)
         except UnsupportedError as error:
             if not self.skip_unsupported:

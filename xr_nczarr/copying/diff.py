@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.copying.copied_tree import CopiedTree
-from xr_nczarr.copying.inputs import open_source
 from xr_nczarr.copying.netcdf_output import FileLayout, netcdf_value
+from xr_nczarr.copying.source import open_source
 from xr_nczarr.errors import ErrorContext, MetadataError, quote
 from xr_nczarr.formats.documents import render_json
 from xr_nczarr.formats.json_text import parse_json

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xr_nczarr.copying.copied_tree import CopiedTree
-from xr_nczarr.copying.inputs import is_netcdf_file, open_source
 from xr_nczarr.copying.netcdf_output import (
     FileLayout,
     inexpressible_sizes,
     remove_rejected_attributes,
     write_file,
 )
-from xr_nczarr.copying.source import Source
+from xr_nczarr.copying.source import Source, is_netcdf_file, open_source
 from xr_nczarr.copying.transfer import copy_chunks
 from xr_nczarr.dataset import resolve
 from xr_nczarr.encoding.encoding_keys import codec_configurations

@@ -1,29 +1,72 @@
-"""Define the source of a copy or comparison, and select part of it."""
+"""Open the source of a copy or comparison, and define the part of it to include.
+
+The source is a store, a netCDF file, or any other file that xarray can open.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
 
-from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed
+import numpy as np
+import xarray as xr
+from xarray.coding.strings import is_unicode_dtype
+from xarray.core.indexing import BasicIndexer, ExplicitlyIndexed, as_indexable
 
-from xr_nczarr.errors import ConflictError, NotFoundError, quote, unknown
-from xr_nczarr.model import child_path, group_path, is_within, parent_path
-from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.storage import Store
-from xr_nczarr.tools.lookup import check_position, chosen_paths
+from xr_nczarr.backend.building import build_dataset
+from xr_nczarr.backend.entrypoint import AS_STORED, LABELS
+from xr_nczarr.backend.lazy import LazyArray, SelectedArray
+from xr_nczarr.chunks import ChunkedArray
+from xr_nczarr.codecs import check_codec
+from xr_nczarr.copying.netcdf_c import Handle
+from xr_nczarr.copying.netcdf_input import NetcdfFile
+from xr_nczarr.dataset import OpenedStore, open_netcdf
+from xr_nczarr.encoding.array_nodes import chunk_shape, requested_shapes, shard_specs
+from xr_nczarr.encoding.encoding_keys import codec_specs, requested_codecs
+from xr_nczarr.encoding.names import user_attributes
+from xr_nczarr.encoding.quantize import digit_attribute
+from xr_nczarr.encoding.variables import fill_scalar
+from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError, unknown
+from xr_nczarr.model import (
+    ArrayNode,
+    ChunkKeys,
+    CodecSpec,
+    child_path,
+    group_path,
+    is_within,
+    parent_path,
+    paths_above,
+)
+from xr_nczarr.netcdf import Dimension, Group, Layout, Variable
+from xr_nczarr.netcdf.attributes import undecoded, with_inferred_types
+from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
+from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
+from xr_nczarr.options import OpenOptions
+from xr_nczarr.storage import LocalStore, Store, file_fingerprint
+from xr_nczarr.tools.lookup import check_position, chosen_paths, positions_of
+from xr_nczarr.writing.builder import Tree
+from xr_nczarr.writing.write_request import unlimited_dimensions
+
+_log = logging.getLogger(__name__)
+_SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The source of a copy. Its values are copied as stored, without decoding.
+    """The source of a copy, and the part of it to copy. Its values are copied without decoding.
 
     Attributes
     ----------
     root
-        The source as a netCDF tree.
-    values_of
-        Function that returns the stored values of a variable in `root`.
+        The whole source as a netCDF tree.
+    stored_values
+        Function that returns all stored values of a variable in `root`.
     store
         The store that contains the source. If the source is a file, this is a `LocalStore` at the
         path of the file.
@@ -32,23 +75,8 @@ class Source:
         changes, the string changes, too. The function returns None if changes cannot be detected.
     unsupported
         Everything in the source that no target can express; see `NetcdfFile`.
-    """
-
-    root: Group
-    values_of: Callable[[Variable], ExplicitlyIndexed]
-    store: Store
-    state: Callable[[], str | None]
-    unsupported: Sequence[tuple[str, str]] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subset:
-    """The part of a source that a copy or comparison should include.
-
-    Attributes
-    ----------
     group
-        Absolute path of the group that becomes the root.
+        Absolute path of the group that becomes the root of the copy.
     variables
         Names or paths of the variables to select; see `chosen_paths`. The coordinate variables of
         their dimensions are also included, and so are the variables named in their ``coordinates``
@@ -58,124 +86,87 @@ class Subset:
         element, but keeps the dimension.
     """
 
-    group: str
-    variables: Collection[str] | None
-    positions: Mapping[str, int | slice]
+    root: Group
+    stored_values: Callable[[Variable], ExplicitlyIndexed]
+    store: Store
+    state: Callable[[], str | None]
+    unsupported: Sequence[tuple[str, str]] = ()
+    group: str = "/"
+    variables: Collection[str] | None = None
+    positions: Mapping[str, int | slice] = field(default_factory=dict)
 
-    def of(self, source: Source) -> Source:
-        """Return the selected part of a source.
+    def included(self) -> tuple[dict[str, Group], dict[str, Dimension], dict[str, Variable]]:
+        """Return the groups, dimensions and variables to copy, keyed by their paths in the source.
 
-        Variables in the result have the dimensions of the subset, but keep the array nodes of the
-        source.
+        If `variables` is not None, only dimensions of these variables are included, and groups
+        without dimensions and variables are left out.
 
         Raises
         ------
         NotFoundError
-            If a group, variable or dimension is unknown, or a position is out of bounds.
-        ConflictError
-            If the root group of the subset would have two dimensions of the same name.
+            If a group, variable or dimension is unknown.
         """
-        groups = {group.path: group for group in source.root.walk()}
+        groups = {group.path: group for group in self.root.walk()}
         if self.group not in groups:
             raise unknown("group", self.group, groups.keys() - {"/"})
-        dimensions = [item for group in groups.values() for item in group.dimensions.values()]
-        names = {item.name for item in dimensions}
+        defined = [item for group in groups.values() for item in group.dimensions.values()]
+        names = {item.name for item in defined}
         for name in self.positions:
-            if name not in names | {item.path for item in dimensions}:
+            if name not in names | {item.path for item in defined}:
                 raise unknown("dimension", name, names)
-        everything = {variable.path: variable for variable in source.root.all_variables()}
-        wanted = self._wanted(groups[self.group], everything)
-        needed = {
-            dimension.path: dimension
-            for path, variable in everything.items()
-            if path in wanted
-            for dimension in variable.dimensions
+        groups = {group.path: group for group in groups[self.group].walk()}
+        variables = {item.path: item for item in self.root.all_variables()}
+        wanted = self._wanted(variables)
+        variables = {path: item for path, item in variables.items() if path in wanted}
+        used = {item.path: item for variable in variables.values() for item in variable.dimensions}
+        dimensions = {
+            item.path: item
+            for item in defined
+            if item.group in groups and (self.variables is None or item.path in used)
         }
-        originals: dict[str, Variable] = {}
-        root = self._part(groups[self.group], wanted, needed.keys(), originals)
-        for dimension in needed.values():
-            self._add_inherited(root, dimension)
+        if self.variables is not None:
+            holders = {self.group, *map(parent_path, variables | dimensions)}
+            kept = {path for holder in holders for path in paths_above(holder)}
+            groups = {path: group for path, group in groups.items() if path in kept}
+        return groups, dimensions | used, variables
 
-        def values_of(variable: Variable) -> ExplicitlyIndexed:
-            original = originals[variable.path]
-            values = source.values_of(original)
-            slices = tuple([self._slice(dimension) for dimension in original.dimensions])
-            if all(item == slice(None) for item in slices):
-                return values
-            selected: ExplicitlyIndexed = values[BasicIndexer(slices)]  # type: ignore[index]
-            return selected
-
-        chosen = {variable.path for variable in originals.values()}
-        chosen |= {group_path(f"{self.group}/{group.path}") for group in root.walk()}
-        unsupported = [
-            (self._moved(path), description)
-            for path, description in source.unsupported
-            if path in chosen or (self.variables is None and is_within(path, self.group))
-        ]
-        return replace(source, root=root, values_of=values_of, unsupported=unsupported)
-
-    def _wanted(self, top: Group, everything: Mapping[str, Variable]) -> set[str]:
-        """Return the paths of the variables to include.
-
-        `top` is the group to which the subset is limited. `everything` maps the paths of all
-        variables of the source to the variables.
-        """
-        below = {variable.path for variable in top.all_variables()}
+    def _wanted(self, variables: Mapping[str, Variable]) -> set[str]:
+        """Return the paths of the variables to include. `variables` maps paths to variables."""
+        below = {path for path in variables if is_within(path, self.group)}
         wanted = chosen_paths(self.variables, below, "variable")
         if self.variables is not None:
-            wanted |= {name for path in wanted for name in _coordinates(everything[path], below)}
-            used = {dim.path for path in wanted for dim in everything[path].dimensions}
+            wanted |= {name for path in wanted for name in _coordinates(variables[path], below)}
+            used = {dim.path for path in wanted for dim in variables[path].dimensions}
             wanted |= used & below  # a coordinate variable has the same path as its dimension
         return wanted
 
-    def _part(
-        self,
-        group: Group,
-        wanted: Collection[str],
-        needed: Collection[str],
-        originals: dict[str, Variable],
-    ) -> Group:
-        """Return the part of a group that belongs to the subset.
+    def values_of(self, variable: Variable) -> ExplicitlyIndexed:
+        """Return the selected part of a variable's stored values."""
+        values = self.stored_values(variable)
+        slices = tuple(map(self._slice, variable.dimensions))
+        if all(item == slice(None) for item in slices):
+            return values
+        selected: ExplicitlyIndexed = values[BasicIndexer(slices)]  # type: ignore[index]
+        return selected
 
-        If `self.variables` is not None, only dimensions in `needed` are included, and descendants
-        that contain neither dimensions nor variables are left out. Each included variable of the
-        source is added to `originals`, keyed by its path in the subset.
-        """
-        part = replace(group, path=self._moved(group.path), dimensions={}, variables={}, groups={})
-        for name, dimension in group.dimensions.items():
-            if self.variables is None or dimension.path in needed:
-                part.dimensions[name] = self._dimension(dimension)
-        for name, variable in group.variables.items():
-            if variable.path in wanted:
-                path = child_path(part.path, name)
-                dimensions = tuple([self._dimension(item) for item in variable.dimensions])
-                part.variables[name] = replace(variable, path=path, dimensions=dimensions)
-                originals[path] = variable
-        for name, child in group.groups.items():
-            below = self._part(child, wanted, needed, originals)
-            if self.variables is None or below.dimensions or below.variables or below.groups:
-                part.groups[name] = below
-        return part
+    def copied_path(self, path: str) -> str:
+        """Convert a path in the source to a path in the copy.
 
-    def _add_inherited(self, root: Group, dimension: Dimension) -> None:
-        """Add a dimension to the root of the subset if it is defined outside of the subset."""
-        if is_within(dimension.group, self.group):
-            return
-        if dimension.name in root.dimensions:
-            raise ConflictError(
-                f"the group {quote(self.group)} cannot become the root group, because it would "
-                f"have two dimensions named {quote(dimension.name)}",
-                remedy="Select variables that use only one of these dimensions, or leave out the "
-                "group argument",
-            )
-        root.dimensions[dimension.name] = self._dimension(dimension)
-
-    def _moved(self, path: str) -> str:
-        """Convert a path in the source to a path in the subset.
-
-        If the path is outside the subset's group, return ``"/"``.
+        If the path is outside the group to copy, return ``"/"``.
         """
         return "/" + path[len(self.group) :].lstrip("/") if is_within(path, self.group) else "/"
+
+    def copied_dimension(self, dimension: Dimension) -> Dimension:
+        """Return the dimension of the copy that corresponds to a dimension of the source.
+
+        Raises
+        ------
+        NotFoundError
+            If a selected position is out of bounds.
+        """
+        size = len(range(dimension.size)[self._slice(dimension)])
+        path = child_path(self.copied_path(dimension.group), dimension.name)
+        return replace(dimension, path=path, size=size)
 
     def _slice(self, dimension: Dimension) -> slice:
         position = self.positions.get(dimension.name, slice(None))
@@ -186,11 +177,6 @@ class Subset:
             position = slice(start, start + 1)
         every = range(dimension.size)
         return slice(None) if every[position] == every else position
-
-    def _dimension(self, dimension: Dimension) -> Dimension:
-        size = len(range(dimension.size)[self._slice(dimension)])
-        path = child_path(self._moved(dimension.group), dimension.name)
-        return replace(dimension, path=path, size=size)
 
 
 def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
@@ -208,3 +194,213 @@ def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
             if path in paths:
                 yield path
                 break
+
+
+@contextmanager
+def open_source(
+    source: Any,
+    engine: str | None,
+    options: OpenOptions,
+    *,
+    group: str | None,
+    variables: Collection[str] | None,
+    select: Mapping[str, Any] | None,
+    netcdf_types: bool,
+) -> Iterator[Source]:
+    """Open the source of a copy, and close it when the context exits.
+
+    If `select` contains labels, the values of coordinates are read. No other values are read.
+
+    Parameters
+    ----------
+    options
+        Options for opening the source. Engines other than ``"nczarr"`` use only
+        ``options.storage_options``.
+    group, variables, select
+        The part to copy; see `Source` and `positions_of`.
+    netcdf_types
+        Whether to convert attributes to the types that netCDF-C returns for them. If False, JSON
+        attributes stay JSON.
+
+    Raises
+    ------
+    NotFoundError
+        If the engine or the requested part of the source does not exist.
+    UnsupportedError
+        If no engine for netCDF files is installed.
+    """
+    if isinstance(source, str | os.PathLike):
+        source = os.path.expanduser(source)
+    if engine is None and not is_netcdf_file(source):
+        engine = "nczarr"
+    root = group_path(group)
+    with ExitStack() as stack:
+        if engine == "nczarr":
+            opened = open_netcdf(source, options)
+            positions = positions_of(
+                select or {}, lambda: build_dataset(opened, opened.group(group), LABELS)
+            )
+            root = group_path(f"{opened.target_group}/{root}")
+            whole = _source_in_store(opened, netcdf_types=netcdf_types)
+        else:
+            path, filesystem = os.fspath(source), options.storage_options
+            keywords: dict[str, Any] = {"storage_options": filesystem} if filesystem else {}
+            whole = _source_in_file(stack, path, engine, keywords)
+            keywords |= {"group": group} if group else {}
+            labeled = partial(
+                xr.open_dataset, path, engine=engine, decode_timedelta=False, **keywords
+            )
+            positions = positions_of(select or {}, labeled)
+        yield replace(whole, group=root, variables=variables, positions=positions)
+
+
+def _source_in_store(opened: OpenedStore, *, netcdf_types: bool) -> Source:
+    def stored_values(variable: Variable) -> ExplicitlyIndexed:
+        node = variable.readable_node
+        check_codec(node)
+        store = opened.store.narrowed(node.chunk_keys)  # so that little is pickled for dask workers
+        stored = ChunkedArray(node, store, opened.options.reading)
+        return SelectedArray(LazyArray(stored, node.dtype, variable.shape))
+
+    convert = with_inferred_types if netcdf_types else undecoded
+    for group in opened.root.walk():
+        if group.error is not None:
+            raise group.error.add_context(store=opened.store.name)
+        holders: list[Group | Variable] = [group, *group.variables.values()]
+        for holder in holders:
+            node = opened.hierarchy.nodes.get(holder.path)
+            holder.attributes = convert(holder.attributes, node)
+    store = opened.store
+    return Source(
+        root=opened.root, stored_values=stored_values, store=store, state=store.fingerprint
+    )
+
+
+def _source_in_file(
+    stack: ExitStack, path: str, engine: str | None, options: Mapping[str, Any]
+) -> Source:
+    """Open a file, and register it with `stack`, which will close it.
+
+    If `engine` is None and netCDF4 is installed, the file is read with netCDF-C. Otherwise, it is
+    opened with an xarray engine.
+    """
+    unsupported: list[tuple[str, str]] = []
+    values: Mapping[str, ExplicitlyIndexed]
+    if engine is None and find_spec("netCDF4") is not None:
+        file = NetcdfFile(stack.enter_context(closing(Handle(path))))
+        root, values, unsupported = file.root, file.values, file.unsupported
+    else:
+        datasets = open_datasets(path, engine, **options)
+        for dataset in datasets.values():
+            stack.enter_context(dataset)
+        root, values = netcdf_tree(datasets)
+    return Source(
+        root=root,
+        stored_values=lambda variable: values[variable.path],
+        store=LocalStore(path),
+        state=lambda: file_fingerprint(path) if os.path.isfile(path) else None,
+        unsupported=unsupported,
+    )
+
+
+def is_netcdf_file(source: Any) -> bool:
+    """Return whether `source` is the path to a local file with a netCDF or HDF5 signature."""
+    if not isinstance(source, str | os.PathLike) or not os.path.isfile(source):
+        return False
+    with suppress(PermissionError), open(source, "rb") as file:
+        return file.read(4) in _SIGNATURES
+    return False  # the file is then opened as a store, which raises an error
+
+
+def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
+    """Open all groups of a file with an xarray engine.
+
+    If `engine` is None, xarray chooses the engine.
+    """
+    engines = xr.backends.list_engines()
+    if engine is None:
+        try:
+            engine = str(xr.backends.plugins.guess_engine(path))
+        except ValueError as error:
+            raise UnsupportedError(
+                "the source is a netCDF file, but the netCDF4 package is not installed",
+                remedy="Install netCDF4 or xr-nczarr[netcdf]",
+                store=path,
+            ) from error
+    if engine not in engines:
+        raise unknown("engine", engine, engines)
+    # An engine that supports groups overrides open_groups_as_dict, and needs all options in
+    # AS_STORED. The attribute `supports_groups` cannot be used, because xarray 2025.7 lacks it.
+    unsupported = xr.backends.BackendEntrypoint.open_groups_as_dict
+    if type(engines[engine]).open_groups_as_dict is not unsupported:
+        return dict(xr.open_groups(path, engine=engine, **AS_STORED, **options))
+    return {"/": xr.open_dataset(path, engine=engine, decode_cf=False, **options)}
+
+
+def netcdf_tree(
+    datasets: Mapping[str, xr.Dataset],
+) -> tuple[Group, dict[str, ExplicitlyIndexed]]:
+    """Convert datasets to a netCDF tree.
+
+    `datasets` maps the path of each group to its dataset, which must have been opened without
+    decoding. Return two values: the root group of the tree, and a mapping from the path of each
+    variable to its values. If a variable in the tree cannot be copied, `Variable.error` contains
+    the reason.
+    """
+    tree, values = Tree(Layout()), {}
+    for path, dataset in datasets.items():
+        group = tree.group(path)
+        group.attributes = user_attributes(dataset.attrs)
+        unlimited = unlimited_dimensions(dataset, None, required=False)
+        visible = {
+            dim: tree.dimension(group, str(dim), size, str(dim) in unlimited)
+            for dim, size in dataset.sizes.items()
+        }
+        for key, variable in dataset.variables.items():
+            dimensions = tuple([visible[dim] for dim in variable.dims])
+            item = Variable(path=child_path(path, str(key)), dimensions=dimensions)
+            try:
+                _describe(variable, item)
+            except NczarrError as error:
+                item.error = error
+            group.variables[item.name] = item
+            values[item.path] = as_indexable(variable._data)
+    return tree.root, values
+
+
+def _describe(variable: xr.Variable, item: Variable) -> None:
+    """Set the attributes, the type and the array node of `item` to match an xarray variable.
+
+    `item` is the corresponding variable of the netCDF tree.
+    """
+    encoding, shape = variable.encoding, variable.shape
+    is_string = is_unicode_dtype(variable.dtype)
+    dtype = np.dtype(object) if is_string or variable.dtype.kind == "O" else variable.dtype
+    item.kind = "string" if is_string else "number" if dtype in DTYPE_NAMES else "other"
+    item.attributes = user_attributes(variable.attrs | digit_attribute(encoding), variable.dims)
+    if "_FillValue" in item.attributes:
+        item.attributes["_FillValue"] = fill_scalar(item.attributes["_FillValue"], dtype)
+    fill_value = item.attributes.get("_FillValue", default_fill(dtype))
+    if encoding.get("fill_value") is not None:  # in Zarr v3, this is independent of `_FillValue`
+        fill_value = fill_scalar(encoding["fill_value"], dtype)
+    is_long = len(shape) == 1 and item.dimensions[0].unlimited
+    choose_chunk = partial(chunk_shape, shape=shape, dtype=dtype, blocks=None, allow_longer=is_long)
+    chunk, shards = choose_chunk(None), None
+    codecs: tuple[CodecSpec, ...] = ()
+    try:
+        requested = requested_codecs(encoding, DEFAULT_FORMAT, shuffles=True)
+        codecs = codec_specs(requested, dtype.itemsize, DEFAULT_FORMAT)
+        chunks, shards = requested_shapes(encoding, shape, characters=False)
+        chunk = choose_chunk(chunks)
+    except (NczarrError, TypeError, ValueError) as error:
+        _log.warning("%s: ignoring invalid chunks or codecs in the encoding: %s", item.path, error)
+    item.node = ArrayNode(
+        path=item.path,
+        shape=shape,
+        dtype=dtype,
+        chunk_shape=chunk,
+        fill_value=fill_value,
+        codecs=codecs,
+        chunk_keys=ChunkKeys("", "", ""),
+        shards=shard_specs(shards, chunk, shape, required=False),
+    )
