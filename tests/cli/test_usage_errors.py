@@ -119,8 +119,9 @@ WRONG = {
     "codec with a word for a level": ("copy s out --codecs zstd:x", "with a level if the codec has one, such as zstd:3"),
     "shuffle with a level": ("copy s out --codecs shuffle:4", "with a level if the codec has one, such as zstd:3"),
     "codecs twice": ("copy s out --codecs zstd --zlib 4", "--codecs cannot be combined with --zlib or --shuffle"),
-    "codecs as an object": ("copy s out --codecs={}", "or a JSON list of objects with an id"),
-    "codecs without id": (["copy", "s", "out", "--codecs", "[{}]"], "or a JSON list of objects with an id"),
+    "codecs that are not JSON": ("copy s out --codecs={", "or a JSON list of objects with an id"),
+    "codecs as an object": ("copy s out --codecs={}", 'or a mapping with the key "id" or "name", not {}'),
+    "codecs without id": (["copy", "s", "out", "--codecs", "[{}]"], 'or a mapping with the key "id" or "name", not {}'),
     "chunks of no dimension": (
         "copy s out --chunks tim=3",
         "unknown dimension 'tim'. Did you mean time? The dimensions are lat, lon, time",

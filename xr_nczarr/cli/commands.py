@@ -219,7 +219,7 @@ def _lengths(text: str) -> dict[str, int]:
     return {name: int(size) for name, size in pairs}
 
 
-def _codecs(text: str) -> list[dict[str, Any]]:
+def _codecs(text: str) -> Any:
     """Parse codecs such as ``shuffle,zstd:3``, or a JSON list of numcodecs configurations.
 
     The text ``none`` results in an empty list.
@@ -229,15 +229,10 @@ def _codecs(text: str) -> list[dict[str, Any]]:
     if not text.startswith(("[", "{")):
         return [] if text == "none" else [_codec(word) for word in text.split(",")]
     try:
-        codecs = json.loads(text)
-    except ValueError:
-        codecs = None
-    if not isinstance(codecs, list) or not all(
-        isinstance(codec, dict) and isinstance(codec.get("id"), str) for codec in codecs
-    ):
+        return json.loads(text)
+    except ValueError as error:
         expected = "codecs such as shuffle,zstd:3, or a JSON list of objects with an id"
-        raise invalid_value(text, expected)
-    return codecs
+        raise invalid_value(text, expected) from error
 
 
 def _codec(word: str) -> dict[str, Any]:
