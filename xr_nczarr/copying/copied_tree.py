@@ -168,12 +168,11 @@ class CopiedTree(Tree):
 
         If the target does not support the variable, skip it or raise an error.
         """
-        node = variable.node
         try:
-            with ErrorContext(variable=variable.path if node is None else node.path):
+            with ErrorContext(variable=variable.node.path if variable.node else variable.path):
                 if variable.error is not None:
                     raise variable.error.add_context(store=source.store.name)
-                assert node is not None
+                node = variable.array_node
                 values = source.values_of(variable)
                 data = in_chunks(values, _stored_chunks(variable), variable.name)
                 with as_conflicts(_CORRECT_ATTRIBUTES):
@@ -205,13 +204,12 @@ class CopiedTree(Tree):
         UnsupportedError
             If the target does not support the type.
         """
-        assert variable.node is not None
         layout, dtype, attributes = self.layout, data.dtype, dict(variable.attributes)
         encoding, explicit = self._encoding(variable)
         kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
         # Values encoded as JSON or msgpack are usually text.
         unknown = dtype.hasobject and all(
-            spec.name != "vlen-bytes" for spec in variable.node.codecs
+            spec.name != "vlen-bytes" for spec in variable.array_node.codecs
         )
         if kind == "other" and (unknown or not layout.is_plain_zarr):
             # As in `to_netcdf`, encode booleans, times and byte strings, for which netCDF has no
@@ -246,8 +244,7 @@ class CopiedTree(Tree):
         The encoding contains only the keys for chunks, shards and codecs. The second value is True
         if `codecs` is not None, or if `chunks` changes a chunk length of the variable.
         """
-        node, names = variable.node, [dimension.name for dimension in variable.dimensions]
-        assert node is not None
+        node, names = variable.array_node, [dimension.name for dimension in variable.dimensions]
         chunks = node.chunk_shape if names else ()
         codecs: list[Mapping[str, Any]] = [
             {"id": spec.name, **spec.configuration}
@@ -293,8 +290,7 @@ def _stored_chunks(variable: Variable) -> list[Any]:
     For each dimension, return one number if the chunk grid is regular, or else the length of each
     chunk. If the array is sharded, return the lengths of its shards instead.
     """
-    node = variable.node
-    assert node is not None
+    node = variable.array_node
     if node.chunk_runs:
         runs = zip(node.chunk_runs, node.shape, strict=True)
         return [chunk_lengths(lengths, size) for lengths, size in runs]
@@ -321,8 +317,7 @@ def _fill_value(variable: Variable, layout: Layout) -> Any:
       ``_FillValue``. In NCZarr, they are replaced with netCDF's default fill value, which never
       masks data.
     """
-    assert variable.node is not None
-    fill, dtype = variable.node.fill_value, variable.node.dtype
+    fill, dtype = variable.array_node.fill_value, variable.array_node.dtype
     if layout.zarr.requires_fill_value:
         return variable.fill_value
     if "_FillValue" in variable.attributes or dtype.kind not in _MASKED[layout.is_plain_zarr]:

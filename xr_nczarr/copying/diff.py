@@ -20,15 +20,9 @@ from xr_nczarr.formats.documents import render_json
 from xr_nczarr.formats.json_text import parse_json
 from xr_nczarr.model import Limits, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.data_model import Kind
 from xr_nczarr.netcdf.fixed_width import decode_strings
 from xr_nczarr.options import Endian, OpenOptions
-from xr_nczarr.tools.cdl_values import (
-    attribute_text,
-    special_attributes,
-    type_name,
-    value_texts,
-)
+from xr_nczarr.tools.cdl_values import attribute_text, special_attributes, type_name, value_texts
 from xr_nczarr.tools.html import render_html
 from xr_nczarr.tools.results import Result, columns, count_text
 from xr_nczarr.tools.slabs import slabs
@@ -230,20 +224,19 @@ class _Comparator:
 
     def _compare_values(self, variable: Variable, first: Any, second: Any) -> None:
         """Compare the values of a variable part by part, to limit memory use."""
-        assert variable.node is not None
-        shape, count, largest = first.shape, 0, 0.0
+        node, shape, count, largest = variable.array_node, first.shape, 0, 0.0
         place: tuple[int, ...] = ()
         texts: list[str] = []
-        for part in slabs(shape, variable.node.chunk_shape or (), variable.node.dtype.itemsize):
-            values = [_computed(data[part], variable.kind) for data in (first, second)]
+        for part in slabs(shape, node.chunk_shape or (), node.dtype.itemsize):
+            values = [np.asarray(data[part]) for data in (first, second)]
+            if variable.kind == "string":
+                values = [decode_strings(v) if v.dtype.kind == "S" else v for v in values]
             differ, distance = self._unequal(*values)
             if not differ.any():
                 continue
             if not count:
                 index = tuple(np.argwhere(differ)[0].tolist())
-                place = tuple(
-                    at + (piece.start or 0) for at, piece in zip(index, part, strict=True)
-                )
+                place = tuple(at + piece.start for at, piece in zip(index, part, strict=True))
                 items = [np.atleast_1d(np.asarray(item[index], item.dtype)) for item in values]
                 texts = [value_texts(item, variable.kind, None)[0] for item in items]
             count += int(differ.sum())
@@ -252,9 +245,7 @@ class _Comparator:
             at = f", first at ({', '.join(map(str, place))})" if place else ""
             by = f", by at most {largest:g}" if largest else ""
             note = f"{count:,} of {math.prod(shape):,} values differ{at}{by}"
-            self.differences.append(
-                Difference(path=variable.path, first=texts[0], second=texts[1], note=note)
-            )
+            self._add(variable.path, *texts, note=note)
 
     def _unequal(
         self, first: npt.NDArray[Any], second: npt.NDArray[Any]
@@ -279,9 +270,9 @@ class _Comparator:
                 texts = [None if value is None else _attribute_text(value) for value in values]
                 self._add(f"{path}:{name}", *texts)
 
-    def _add(self, path: str, first: str | None, second: str | None) -> None:
-        if first != second:
-            self.differences.append(Difference(path=path, first=first, second=second))
+    def _add(self, path: str, first: str | None, second: str | None, *, note: str = "") -> None:
+        if first != second or note:
+            self.differences.append(Difference(path=path, first=first, second=second, note=note))
 
 
 def _pairs(
@@ -293,11 +284,6 @@ def _pairs(
     """
     for key in {**first, **second}:
         yield key, first.get(key), second.get(key)
-
-
-def _computed(data: Any, kind: Kind) -> npt.NDArray[Any]:
-    values = np.asarray(data)
-    return decode_strings(values) if kind == "string" and values.dtype.kind == "S" else values
 
 
 def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -350,9 +336,8 @@ def _declaration(variable: Variable | None) -> str | None:
     """
     if variable is None:
         return None
-    assert variable.node is not None
     dimensions = [f"{item.name}={item.size}" for item in variable.dimensions]
-    return f"{type_name(variable.node.dtype, variable.kind)}({', '.join(dimensions)})"
+    return f"{type_name(variable.array_node.dtype, variable.kind)}({', '.join(dimensions)})"
 
 
 def _cell(value: str | None) -> str:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from xr_nczarr.codecs import check_known
 from xr_nczarr.copying.copied_tree import CopiedTree
 from xr_nczarr.copying.netcdf_output import (
     FileLayout,
@@ -224,6 +225,8 @@ def copy(
     subset: dict[str, Any] = {"group": group, "variables": variables, "select": select}
     if codecs is not None:
         codecs = codec_configurations(codecs)
+        for codec in codecs:  # otherwise, `skip_unsupported` would leave out all variables
+            check_known(codec["id"])
     options = OpenOptions(
         storage_options=storage_options, limits=limits, assume_endian=assume_endian
     )

@@ -112,14 +112,19 @@ class Variable:
         return b"" if self.node.is_binary else zero(self.node.dtype)
 
     @property
+    def array_node(self) -> ArrayNode:
+        """The array of a variable that has one: `node`, which must not be None."""
+        assert self.node is not None
+        return self.node
+
+    @property
     def readable_node(self) -> ArrayNode:
         """The array, adapted for reading the variable. `node` must not be None.
 
         The adapted array has the shape given by the variable's dimensions. Elements beyond the
         stored shape are read as the fill value, or as zero if the array declares no fill value.
         """
-        node = self.node
-        assert node is not None
+        node = self.array_node
         shape, fill_value = self.shape or node.shape, self.fill_value
         if shape == node.shape and fill_value is node.fill_value:
             return node

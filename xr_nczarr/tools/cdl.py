@@ -249,11 +249,10 @@ class Cdl:
         indent: str,
         units: TimeUnits | None,
     ) -> Iterator[str]:
-        name, node = name_text(variable.name), variable.node
         if reason := _reason_to_leave_out(variable):
             yield f"{indent}\t// {reason}\n"
             return
-        assert node is not None
+        name, node = name_text(variable.name), variable.array_node
         names = ", ".join(
             name_text(item.name if visible.get(item.name) == item else item.path)
             for item in variable.dimensions
@@ -307,7 +306,7 @@ class Cdl:
         last = tuple([size - 1 for size in variable.shape[:-1]])
         length = variable.shape[-1] if variable.shape else 1
         fill_value = variable.attributes.get("_FillValue")
-        if variable.node is None or not is_fill_value(fill_value, variable.node.dtype):
+        if not is_fill_value(fill_value, variable.array_node.dtype):
             fill_value = None  # ncdump also ignores a fill value of another type
         for index, columns, row in self._rows(variable):
             if columns.start == 0:

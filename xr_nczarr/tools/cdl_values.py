@@ -281,8 +281,7 @@ def special_attributes(variable: Variable) -> dict[str, Any]:
     If NCZarr stores the variable's strings with a fixed width, a special attribute contains this
     width. It is left out if the variable already has an ordinary attribute for the width.
     """
-    node = variable.node
-    assert node is not None
+    node = variable.array_node
     special: dict[str, Any] = {}
     if variable.kind == "string" and node.dtype.kind == "S" and WIDTH not in variable.attributes:
         special[WIDTH] = _integers([node.dtype.itemsize])

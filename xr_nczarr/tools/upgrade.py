@@ -209,9 +209,9 @@ def _with_source_encoding(group: Group, source: Hierarchy, layout: Layout) -> Gr
 def _variable(variable: Variable, source: Hierarchy, layout: Layout) -> Variable:
     if variable.error is not None:
         raise variable.error
-    assert variable.node is not None
-    node = replace(variable.node, codecs=tuple(map(_normalized_codec, variable.node.codecs)))
-    attributes = _attributes(variable.attributes, source.nodes[variable.node.path], layout)
+    node = variable.array_node
+    node = replace(node, codecs=tuple(map(_normalized_codec, node.codecs)))
+    attributes = _attributes(variable.attributes, source.nodes[node.path], layout)
     return replace(variable, node=node, attributes=attributes)
 
 
