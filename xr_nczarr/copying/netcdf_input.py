@@ -6,7 +6,6 @@ import ctypes
 import math
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -128,9 +127,7 @@ class NetcdfFile:
             chunk_keys=ChunkKeys("", "", ""),
         )
         group.variables[name] = variable
-        unlimited = [axis for axis, dimension in enumerate(dimensions) if dimension.unlimited]
-        values = NetcdfValues(handle, variable, varid, unlimited)
-        self.values[path] = indexing.LazilyIndexedArray(values)
+        self.values[path] = indexing.LazilyIndexedArray(NetcdfValues(handle, variable, varid))
 
     def _is_big_endian(self, ncid: int, varid: int) -> bool:
         if self.handle.integer("nc_inq_format", ncid) not in _NETCDF_4:
@@ -180,21 +177,21 @@ class NetcdfFile:
         attributes = {}
         for number in range(self.handle.integer("nc_inq_varnatts", ncid, varid)):
             name = self.handle.name("nc_inq_attname", ncid, varid, number)
-            where = f"the attribute {name} of {path}"
             place = (ncid, varid, os.fsencode(name))
-            xtype = self.handle.integer("nc_inq_atttype", *place)
+            xtype, value, reason = self.handle.integer("nc_inq_atttype", *place), None, ""
             if xtype > netcdf_c.STRING:
-                type_name = self._user_type(ncid, xtype)
-                self.unsupported.append((path, f"{where} of type {type_name}"))
+                reason = f"of type {self._user_type(ncid, xtype)}"
             elif is_bookkeeping(name):
-                self.unsupported.append((path, f"{where} (NCZarr reserves this attribute name)"))
+                reason = "(NCZarr reserves this attribute name)"
             else:
                 value = self._attribute(place, xtype)
                 if _UNFIT.search("".join(value) if isinstance(value, str | list) else ""):
-                    self.unsupported.append((path, f"{where} ({_UNFIT_REASON})"))
-                    continue
-                if name == "_FillValue" and dtype is not None:
-                    value = _fill_scalar(value, dtype)
+                    reason = "(the value contains characters that netCDF-C cannot read from JSON)"
+            if reason:
+                self.unsupported.append((path, f"the attribute {name} of {path} {reason}"))
+            elif name == "_FillValue" and dtype is not None:
+                attributes[name] = _fill_scalar(value, dtype)
+            else:
                 attributes[name] = value
         return attributes
 
@@ -222,11 +219,11 @@ class NetcdfValues(BackendArray):
     handle: netcdf_c.Handle
     variable: Variable
     varid: int
-    unlimited: Sequence[int]
 
     def __post_init__(self) -> None:
-        assert self.variable.node is not None
-        self.dtype, self.shape = self.variable.node.dtype, self.variable.shape
+        dimensions = enumerate(self.variable.dimensions)
+        self.unlimited = [axis for axis, dimension in dimensions if dimension.unlimited]
+        self.dtype, self.shape = self.variable.array_node.dtype, self.variable.shape
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array:
         support = indexing.IndexingSupport.BASIC
@@ -290,10 +287,9 @@ class NetcdfValues(BackendArray):
         This is certain if the box contains a value other than the fill value. The box must have
         length 1 along all unlimited dimensions.
         """
-        assert self.variable.node is not None
         if self.dtype.hasobject:
             return False
-        fill = self.variable.node.fill_value
+        fill = self.variable.array_node.fill_value
         values = self._part(starts, lengths)
         is_fill = values == np.asarray(default_fill(self.dtype) if fill is None else fill)
         return bool(((values == values) & ~is_fill).any())
@@ -313,7 +309,6 @@ class NetcdfValues(BackendArray):
 
 # Lone surrogates (from bytes that are not UTF-8), and characters that JSON escapes as \u.
 _UNFIT = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\ud800-\udfff]")
-_UNFIT_REASON = "the value contains characters that netCDF-C cannot read from JSON"
 _KINDS: dict[int, Kind] = {netcdf_c.CHAR: "char", netcdf_c.STRING: "string"}
 
 
