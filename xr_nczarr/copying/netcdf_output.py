@@ -115,10 +115,9 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
         total = sum(encoded.data.nbytes for encoded in tree.written.values())
         with Progress(progress, total) as bar:
             for variable in tree.root.all_variables():
-                assert variable.node is not None
                 data = tree.written[variable.path].data
                 whole = tuple([slice(0, size) for size in data.shape])
-                for part in rearranged(ArrayWrite(variable.node, whole, data)):
+                for part in rearranged(ArrayWrite(variable.array_node, whole, data)):
                     with ErrorContext(variable=variable.path):
                         store_values([part], [writer.variables[variable.path]], scheduler="threads")
                     bar.advance(part.data.nbytes)
@@ -163,8 +162,7 @@ class _FileWriter:
             self.define(child, new("nc_def_grp", ncid, os.fsencode(name)))
 
     def _define_variable(self, variable: Variable, ncid: int) -> None:
-        node, rank = variable.node, len(variable.dimensions)
-        assert node is not None
+        node, rank = variable.array_node, len(variable.dimensions)
         dimids = [self.dimensions[dimension.path] for dimension in variable.dimensions]
         xtype = netcdf_c.STRING
         if variable.kind != "string":
@@ -195,8 +193,7 @@ class _FileWriter:
         self.variables[variable.path] = StoredVariable(self.handle, *place, xtype, self.in_flight)
 
     def _define_filters(self, variable: Variable, place: tuple[int, int]) -> None:
-        call, node = self.handle.call, variable.node
-        assert node is not None
+        call, node = self.handle.call, variable.array_node
         filters = {}
         for spec in node.codecs:
             settings = filter_of(spec, node)
@@ -227,21 +224,19 @@ class _FileWriter:
 
     def _put_attributes(self, ncid: int, varid: int, attributes: Mapping[str, Any]) -> None:
         for name, value in attributes.items():
-            place, value = (ncid, varid, os.fsencode(name)), netcdf_value(value)
             with ErrorContext(place=f"attribute {name}"):
+                value = netcdf_value(value)
                 if isinstance(value, list):
-                    count = ctypes.c_size_t(len(value))
-                    self.handle.call("nc_put_att_string", *place, count, _strings(value))
-                    continue
-                xtype = netcdf_c.CHAR
-                if isinstance(value, str):
-                    values = np.frombuffer(value.encode("utf-8", "surrogateescape"), "u1")
+                    xtype, count, data = netcdf_c.STRING, len(value), _strings(value)
                 else:
+                    if isinstance(value, str):
+                        value = np.frombuffer(value.encode("utf-8", "surrogateescape"), "S1")
                     values = np.atleast_1d(value)
                     values = values.astype(values.dtype.newbyteorder("="))
-                    xtype = _TYPES[values.dtype]
-                data, size = ctypes.c_void_p(values.ctypes.data), ctypes.c_size_t(values.size)
-                self.handle.call("nc_put_att", *place, xtype, size, data)
+                    data = ctypes.c_void_p(values.ctypes.data)
+                    xtype, count = _TYPES[values.dtype], values.size
+                place = (ncid, varid, os.fsencode(name), xtype)
+                self.handle.call("nc_put_att", *place, ctypes.c_size_t(count), data)
 
 
 @dataclass(frozen=True, slots=True)
