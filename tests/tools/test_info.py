@@ -14,7 +14,7 @@ from tests.stores import array_document
 from xr_nczarr.cli.main import main
 from xr_nczarr.errors import UnsupportedError
 from xr_nczarr.storage import Store
-from xr_nczarr.tools.html import grid_svg
+from xr_nczarr.tools.results import grid_svg
 
 GROUP = '{"zarr_format": 2}'
 SCRIPT = "<script>alert(1)</script>"

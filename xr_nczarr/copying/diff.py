@@ -23,8 +23,7 @@ from xr_nczarr.netcdf import Dimension, Group, Variable
 from xr_nczarr.netcdf.fixed_width import decode_strings
 from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.tools.cdl_values import attribute_text, special_attributes, type_name, value_texts
-from xr_nczarr.tools.html import render_html
-from xr_nczarr.tools.results import Result, columns, count_text
+from xr_nczarr.tools.results import Result, columns, count_text, render_html
 from xr_nczarr.tools.slabs import slabs
 from xr_nczarr.writing.builder import Tree
 

@@ -14,8 +14,15 @@ from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import releases_of
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.progress import Progress, byte_text
-from xr_nczarr.tools.html import render_html
-from xr_nczarr.tools.results import Result, columns, count_text, dimension_text, shape_text, wrapped
+from xr_nczarr.tools.results import (
+    Result,
+    columns,
+    count_text,
+    dimension_text,
+    render_html,
+    shape_text,
+    wrapped,
+)
 from xr_nczarr.tools.stored_chunks import StoredChunks, count_stored_chunks
 
 _MAX_NAMED = 5

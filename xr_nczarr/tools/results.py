@@ -1,16 +1,27 @@
-"""Define the base class for the results that tools return, and format results as text."""
+"""Define the base class for the results that tools return, and format results as text and HTML.
+
+The HTML adopts the colors of the notebook.
+"""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import cache
+from html import escape
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from xr_nczarr.errors import quote
+from xr_nczarr.model import grid_shape
 from xr_nczarr.netcdf import Dimension
-from xr_nczarr.tools.html import render_html
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_MAX_CELLS = 48  # along each side of a drawn grid; if there are more chunks, they share cells
+_MAX_SIDE, _MIN_SIDE = 220, 14
 _MIN_FIRST_COLUMN = 16  # characters
 
 
@@ -79,3 +90,74 @@ def wrapped(line: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def render_html(template: str, **values: Any) -> str:
+    """Render a file in ``templates/``. Values are escaped unless the template marks them safe."""
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader  # not needed by the command
+
+    loader = PackageLoader("xr_nczarr.tools")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True)
+    environment.filters["quote"] = quote
+    environment.globals["grid_svg"] = grid_svg
+    return environment
+
+
+def grid_svg(
+    shape: Sequence[int],
+    chunk_shape: Sequence[int],
+    names: Sequence[str],
+    touched: Sequence[Collection[int]] = (),
+) -> str:
+    """Return an SVG drawing of an array's chunks along one or two of its dimensions.
+
+    If the array has more than two dimensions, two of them are drawn. Preference is given first to
+    dimensions with chunks that are not in `touched`, and then to dimensions with more chunks.
+    Return an empty string for a scalar or an array without elements.
+
+    Parameters
+    ----------
+    names
+        Names of the dimensions, for the caption. If the dimensions have no names, the caption
+        contains only numbers.
+    touched
+        For each dimension, the indices of the chunks that a read touches. These chunks are
+        highlighted. If `touched` is empty, no chunk is highlighted.
+    """
+    if not shape or 0 in shape:
+        return ""
+    totals = grid_shape(shape, chunk_shape)
+    touched = touched or [()] * len(shape)
+    importance = [(len(part) < total, total) for part, total in zip(touched, totals, strict=True)]
+    axes = sorted(sorted(range(len(shape)), key=importance.__getitem__)[-2:])
+    longest = max(shape[axis] for axis in axes)
+    sides = [max(_MIN_SIDE, _MAX_SIDE * shape[axis] / longest) for axis in axes]
+    cells = [min(totals[axis], _MAX_CELLS) for axis in axes]
+    filled = [
+        {number * count // totals[axis] for number in touched[axis]}
+        for axis, count in zip(axes, cells, strict=True)
+    ]
+    if len(axes) == 1:
+        sides, cells, filled = [_MIN_SIDE * 1.5, *sides], [1, *cells], [{0}, *filled]
+    height, width = sides[0] / cells[0], sides[1] / cells[1]
+    drawn = []
+    for row, column in product(*map(range, cells)):
+        kind = ' class="nz-touched"' if row in filled[0] and column in filled[1] else ""
+        place = f'x="{column * width + 0.5:.1f}" y="{row * height + 0.5:.1f}"'
+        drawn.append(f'<rect {place} width="{width:.1f}" height="{height:.1f}"{kind}/>')
+    counts = [f"{count:,}" for count in totals]
+    named = [escape(quote(name)) for name in names] if len(names) == len(totals) else []
+    if named:
+        counts = [f"{name}: {count}" for name, count in zip(named, counts, strict=True)]
+    caption = f"{' × '.join(counts)} chunks"
+    if named and len(totals) > 2:
+        caption += f"; drawn along {' and '.join(named[axis] for axis in axes)}"
+    if any(totals[axis] > _MAX_CELLS for axis in axes):
+        caption += "; each cell represents several chunks"
+    size = f'width="{sides[1] + 2:.0f}" height="{sides[0] + 20:.0f}"'
+    return f'<svg {size}>{"".join(drawn)}<text x="0" y="{sides[0] + 15:.0f}">{caption}</text></svg>'

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from xr_nczarr.errors import quote
-from xr_nczarr.tools.html import render_html
-from xr_nczarr.tools.results import Result, count_text
+from xr_nczarr.tools.results import Result, count_text, render_html
 
 _MAX_PLACES = 3
 Severity = Literal["error", "warning", "note"]
