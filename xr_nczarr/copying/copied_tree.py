@@ -208,9 +208,7 @@ class CopiedTree(Tree):
         encoding, explicit = self._encoding(variable)
         kind = "char" if dtype == "S1" and variable.kind == "other" else variable.kind
         # Values encoded as JSON or msgpack are usually text.
-        unknown = dtype.hasobject and all(
-            spec.name != "vlen-bytes" for spec in variable.array_node.codecs
-        )
+        unknown = dtype.hasobject and not variable.array_node.is_binary
         if kind == "other" and (unknown or not layout.is_plain_zarr):
             # As in `to_netcdf`, encode booleans, times and byte strings, for which netCDF has no
             # types. The dimensions get new names, because xarray does not support repeated names.

@@ -245,9 +245,9 @@ def copy(
             store = resolved.store
             layout = layout_of(resolved.location, zarr_format, dialect, consolidated)
         if origin.store.is_same(store) or store.is_within(origin.store):
-            is_same = origin.store.is_same(store)
-            problem = "the source and the target are the same store"
-            problem = problem if is_same else "the target is inside the source"
+            problem = "the target is inside the source"
+            if origin.store.is_same(store):
+                problem = "the source and the target are the same store"
             raise RefusedError(problem, remedy="Choose another target", store=store.name)
         tree = CopiedTree(
             layout, chunks=chunks or {}, codecs=codecs, skip_unsupported=skip_unsupported
@@ -292,19 +292,13 @@ def _check_replaceable(path: str, *, overwrite: bool) -> None:
     An existing netCDF file can be replaced only with `overwrite`.
     """
     if os.path.lexists(path) and not is_netcdf_file(path):
-        raise ExistsError(
-            "the target exists, but is not a netCDF file",
-            remedy="Choose another target, or remove the existing one first",
-            store=path,
-        )
+        remedy = "Choose another target, or remove the existing one first"
+        raise ExistsError("the target exists, but is not a netCDF file", remedy=remedy, store=path)
     if os.path.lexists(path) and not overwrite:
         raise ExistsError("the file already exists", remedy=_OVERWRITE, store=path)
     if not os.path.isdir(os.path.dirname(path)):
-        raise NotFoundError(
-            "the parent folder of the target does not exist",
-            remedy="Create the folder first",
-            store=path,
-        )
+        problem = "the parent folder of the target does not exist"
+        raise NotFoundError(problem, remedy="Create the folder first", store=path)
 
 
 def _copy_to_store(

@@ -14,7 +14,7 @@ from xr_nczarr.errors import ConflictError, ErrorContext, quote
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.formats.format import Hierarchy
 from xr_nczarr.hierarchy import HierarchyOptions, open_hierarchy, render_documents
-from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Json, Node
+from xr_nczarr.model import ArrayNode, Attributes, CodecSpec, Json, Node, key_prefix
 from xr_nczarr.netcdf import Group, Layout, Variable, annotate, interpret
 from xr_nczarr.netcdf.annotations import (
     SIDECARS,
@@ -31,7 +31,6 @@ from xr_nczarr.tools.consolidate import change_store
 from xr_nczarr.tools.results import Result, count_text, dimension_text
 from xr_nczarr.writing.write_options import WriteOptions
 from xr_nczarr.writing.write_plan import WritePlan
-from xr_nczarr.writing.write_target import WriteTarget
 
 _MAX_KEYS = 10
 
@@ -106,10 +105,8 @@ def upgrade(
         If a group or variable cannot be read.
     """
     owner = f"upgrade to {dialect}"
-    with change_store(target, storage_options, owner, dry_run=dry_run) as (
-        transaction,
-        opened,
-    ):
+    change = change_store(target, storage_options, owner, dry_run=dry_run)
+    with change as (transaction, opened):
         store = transaction.store
         is_plain = all(group.dialect == "zarr" for group in opened.root.walk())
         if is_plain and dialect != "zarr" and not annotate:
@@ -120,9 +117,13 @@ def upgrade(
             )
         source = opened.hierarchy
         documents, after = _in_dialect(opened, dialect)
-        changed = _changed_documents(documents, transaction.target)
-        names = [path.strip("/") + "/" for path in source.nodes]
-        sidecars = [prefix.lstrip("/") + name for prefix in names for name in SIDECARS]
+        stored = zip(documents.items(), transaction.target.read([*documents]), strict=True)
+        changed = {
+            key: data
+            for (key, data), current in stored
+            if current is None or Document(key, current).value != Document(key, data).value
+        }
+        sidecars = [key_prefix(path) + name for path in source.nodes for name in SIDECARS]
         stale = [key for key in sidecars if key not in documents]
         removed = [key for key, _ in store.fetch_present(stale)]
         if not dry_run:
@@ -183,15 +184,6 @@ def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], st
             store=opened.store.name,
         )
     return documents, written.dialect
-
-
-def _changed_documents(documents: Mapping[str, bytes], target: WriteTarget) -> dict[str, bytes]:
-    stored = zip(documents.items(), target.read(list(documents)), strict=True)
-    return {
-        key: data
-        for (key, data), current in stored
-        if current is None or Document(key, current).value != Document(key, data).value
-    }
 
 
 def _with_source_encoding(group: Group, source: Hierarchy, layout: Layout) -> Group:
@@ -274,7 +266,7 @@ def _properties(group: Group) -> Iterator[tuple[str, Any]]:
 
     Two groups are considered equal if these pairs are the same for both.
     """
-    yield f"the dimensions of {group.path}", sorted(group.dimensions)
+    yield f"the group {group.path}", None
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)
     holders = [(group.path, group.attributes)]
