@@ -47,6 +47,8 @@ _FILTER_ATTRIBUTES = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "
 
 _NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
+# The minutes, seconds and microseconds that ncdump leaves out of a time.
+_ZEROS = re.compile(r"(:00)*(\.000000)?$")
 _NAMED = {8: "b", 9: "t", 10: "n", 11: "v", 12: "f", 13: "r", 34: '"', 39: "'", 92: "\\"}
 _IN_TEXT = {code: f"\\{code:03o}" for code in (*range(32), 127)} | {
     code: f"\\{letter}" for code, letter in _NAMED.items()
@@ -228,11 +230,8 @@ class TimeUnits(NamedTuple):
         except (ValueError, OverflowError, ImportError):
             return texts
         for place, text in zip(present, _iso_texts(dates), strict=True):
-            date, _, clock = text.partition("T")
-            clock = clock.removesuffix(".000000")
-            while clock.endswith(":00"):
-                clock = clock[:-3]
-            texts[place] = f'"{date}"' if clock == "00" else f'"{date} {clock}"'
+            shortest = _ZEROS.sub("", text).removesuffix("T00").replace("T", " ")
+            texts[place] = f'"{shortest}"'
         return texts
 
 
