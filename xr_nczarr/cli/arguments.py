@@ -104,6 +104,8 @@ class Parser(argparse.ArgumentParser):
         from json import dumps
         from shlex import quote as shell_quote
 
+        from xr_nczarr.options import OPEN_OPTIONS
+
         flags = {
             item.dest: item.option_strings[-1] for item in self._actions if item.option_strings
         }
@@ -116,21 +118,19 @@ class Parser(argparse.ArgumentParser):
             if name in flags and text.startswith("Limits("):
                 return f"{flags[name]} {text[len('Limits(') : -1]}"
             try:
-                value = literal_eval(text) if text else None
+                value = literal_eval(text) if text else "…"
             except (ValueError, SyntaxError):
                 return keyword[0]
-            if name in flags:
-                if value is True:
-                    return flags[name]
-                if name.endswith("_options") and isinstance(value, dict):
-                    pairs = (f"{key}={rendered(item)}" for key, item in value.items())
-                    return " ".join(f"{flags[name]} {shell_quote(pair)}" for pair in pairs)
-                return f"{flags[name]} {shell_quote(rendered(value)) if text else '…'}"
-            from xr_nczarr.options import OPEN_OPTIONS
-
-            if "options" not in flags or name not in OPEN_OPTIONS:
+            if name not in flags and "options" in flags and name in OPEN_OPTIONS:
+                name, value = "options", {name: value}
+            if name not in flags:
                 return keyword[0]
-            return f"--option {shell_quote(f'{name}={rendered(value)}' if text else f'{name}=…')}"
+            if value is True:
+                return flags[name]
+            if name.endswith("options") and isinstance(value, dict):
+                pairs = (f"{key}={rendered(item)}" for key, item in value.items())
+                return " ".join(f"{flags[name]} {shell_quote(pair)}" for pair in pairs)
+            return f"{flags[name]} {shell_quote(rendered(value)) if text else value}"
 
         return _KEYWORD.sub(flag, _FUNCTION.sub(r"\2", message))
 

@@ -17,7 +17,7 @@ from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.dataset import OpenedStore, open_all_groups
 from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, UnsupportedError, quote
 from xr_nczarr.formats.documents import Document
-from xr_nczarr.hierarchy import JOURNAL, MAX_LOOKUPS, UNFINISHED
+from xr_nczarr.hierarchy import JOURNAL, MAX_LOOKUPS, UNFINISHED, document_keys
 from xr_nczarr.model import ArrayNode, Consolidated, Limits, paths_above
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import SIDECARS
@@ -350,13 +350,11 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
     are objects in a group or array that cannot be read.
     """
     zarr, nodes = opened.hierarchy.zarr, opened.hierarchy.nodes
-    documents = {key for path in nodes for key in zarr.node_keys(path)} | {*zarr.root_keys()}
+    documents = set(document_keys(opened.hierarchy, SIDECARS))
     broken = {group.path for group in opened.root.walk() if group.error is not None}
     broken |= {item.path for item in opened.root.all_variables() if item.error is not None}
     for key in keys:
-        folder, _, name = key.rpartition("/")
-        document = key in documents or (name in SIDECARS and f"/{folder}" in nodes)
-        node_path = zarr.node_path(folder)
+        node_path = zarr.node_path(key.rpartition("/")[0])
         above = [] if node_path is None else paths_above(node_path)
         holder = next((path for path in above if path in nodes or path in broken), "/")
         if key in (JOURNAL, UNFINISHED):
@@ -364,7 +362,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
         elif key == WRITER_LOCK:
             problem = "a write is in progress, or was killed"
             yield Finding("warning", key, problem, "Wait for that write to finish, or run it again")
-        elif document or not above or not broken.isdisjoint(above):
+        elif key in documents or not above or not broken.isdisjoint(above):
             continue
         elif isinstance(nodes[holder], ArrayNode) or holder == above[0]:
             yield Finding("warning", key, "the object is not a chunk of any array", _EXTRA_CHUNK)
