@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice, product
@@ -189,7 +190,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
     store = MemoizingStore(opened.store, documents)
     if key is None or opened.options.consolidated is True:
         return
-    root, data = store.fetch_present(zarr.node_keys("/")), next(store.fetch([key]))
+    root, (data,) = store.fetch_present(zarr.node_keys("/")), store.fetch([key])
     if not any(root) or data is None:  # there is only one kind of metadata
         return
     try:
@@ -208,17 +209,12 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
             yield Finding("error", name, f"the document exists only in {key}", _CONSOLIDATE)
         elif name not in held:
             yield Finding("error", name, f"the document is missing from {key}", _CONSOLIDATE)
-        elif not _same(Document(name, data, limits=limits), held[name]):
+        else:
+            with suppress(MetadataError):  # a document that cannot be parsed equals no other
+                if Document(name, data, limits=limits).value == held[name].value:
+                    continue
             problem = f"the copy of the document in {key} is stale"
             yield Finding("error", name, problem, _CONSOLIDATE)
-
-
-def _same(single: Document, inner: Document) -> bool:
-    """Return whether two metadata documents are equal, or False if either cannot be parsed."""
-    try:
-        return bool(single.value == inner.value)
-    except MetadataError:
-        return False
 
 
 def _missing(variable: Variable, stored: StoredChunks) -> Finding:
