@@ -67,16 +67,18 @@ class CopiedTree(Tree):
     arrays: dict[str, ChunkedArray] = field(default_factory=dict)
 
     def add_source(self, source: Source) -> None:
-        """Add all groups and variables of a source.
+        """Add the groups and variables that a source includes.
 
         Values are not read, with one exception: strings may be read to find the longest string.
 
         Raises
         ------
         NotFoundError
-            If `chunks` contains a dimension that the source does not have.
+            If `chunks` contains a dimension that the source does not have, if the selected group,
+            variables or dimensions do not exist, or if a position is out of bounds.
         ConflictError
-            If a chunk length is less than 1.
+            If a chunk length is less than 1, or if the root would have two dimensions of the same
+            name.
         UnsupportedError
             If the target cannot express a part of the source, and `skip_unsupported` is False.
         """

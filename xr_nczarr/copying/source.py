@@ -99,7 +99,8 @@ class Source:
         """Return the groups, dimensions and variables to copy, keyed by their paths in the source.
 
         If `variables` is not None, only dimensions of these variables are included, and groups
-        without dimensions and variables are left out.
+        without dimensions and variables are left out. Dimensions that the variables inherit from
+        outside `group` come last.
 
         Raises
         ------
@@ -225,7 +226,8 @@ def open_source(
     Raises
     ------
     NotFoundError
-        If the engine or the requested part of the source does not exist.
+        If the engine or a label does not exist. Other parts of the selection are checked by
+        `Source.included`.
     UnsupportedError
         If no engine for netCDF files is installed.
     """
