@@ -104,8 +104,6 @@ class Parser(argparse.ArgumentParser):
         from json import dumps
         from shlex import quote as shell_quote
 
-        from xr_nczarr.options import OPEN_OPTIONS
-
         flags = {
             item.dest: item.option_strings[-1] for item in self._actions if item.option_strings
         }
@@ -114,6 +112,8 @@ class Parser(argparse.ArgumentParser):
             return value if isinstance(value, str) else dumps(value)
 
         def flag(keyword: re.Match[str]) -> str:
+            from xr_nczarr.options import OPEN_OPTIONS
+
             name, text = keyword.groups()
             if name in flags and text.startswith("Limits("):
                 return f"{flags[name]} {text[len('Limits(') : -1]}"
