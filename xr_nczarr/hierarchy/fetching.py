@@ -10,7 +10,6 @@ from xr_nczarr.errors import AccessDeniedError, MetadataError, UnsupportedError
 from xr_nczarr.formats import FORMATS, Format
 from xr_nczarr.formats.documents import Document
 from xr_nczarr.hierarchy.journal import JOURNAL
-from xr_nczarr.locks import ProcessLock
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import Bytes, Store, page_error, page_in
 
@@ -48,50 +47,14 @@ def is_record_document(data: Bytes) -> bool:
     return isinstance(members, dict) and "record_size" in members
 
 
-class SimilarStores:
-    """A record of the remote folders whose stores have consolidated metadata.
+similar_stores: dict[str, int] = {}
+"""For each remote folder, how many of the last opened stores had consolidated metadata.
 
-    Usually, either all stores in a folder have consolidated metadata, or none of them do. This
-    record therefore contains a count for each folder. Opening a store with consolidated metadata
-    adds 1 to the count of its folder. Opening a store without consolidated metadata resets the
-    count to 0. If the count is high enough, the next store in the folder is expected to have
-    consolidated metadata. If it has none, opening this store takes one more batch of requests.
-    """
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._lock = ProcessLock()
-
-    def expect_consolidated(self, store: Store) -> bool:
-        """Return whether `store` should be expected to have consolidated metadata.
-
-        Return True if the last two stores that were opened in the same remote folder had
-        consolidated metadata. Return False for a local store.
-        """
-        return store.remote and self._counts.get(_folder(store), 0) >= _MIN_STORES
-
-    def record(self, store: Store, *, consolidated: bool) -> None:
-        """Record whether a store has consolidated metadata. Local stores are not recorded."""
-        if not store.remote:
-            return
-        folder = _folder(store)
-        with self._lock:
-            count = self._counts.pop(folder, 0)
-            if consolidated:
-                self._counts[folder] = count + 1
-            if len(self._counts) > _MAX_FOLDERS:
-                del self._counts[next(iter(self._counts))]
-
-    def clear(self) -> None:
-        """Forget everything that has been recorded."""
-        self._counts.clear()
-
-
-similar_stores = SimilarStores()
-
-
-def _folder(store: Store) -> str:
-    return store.identity.rpartition("/")[0]
+Usually, either all stores in a folder have consolidated metadata, or none of them do. Opening a
+store with consolidated metadata adds 1 to the count of its folder, and opening any other store
+removes the count. If the count is high enough, the next store in the folder is expected to have
+consolidated metadata. If it has none, opening this store takes one more batch of requests.
+"""
 
 
 @dataclass
@@ -185,8 +148,8 @@ class DocumentSource:
             See `fetch`.
         consolidated_first
             Whether to fetch consolidated metadata and the journal first, and the other documents
-            only if they are needed. This option has no effect if
-            `SimilarStores.expect_consolidated` returns False.
+            only if they are needed. This option has no effect unless the last two stores that were
+            opened in the same remote folder had consolidated metadata; see `similar_stores`.
 
             The other documents are needed in three cases:
 
@@ -195,7 +158,8 @@ class DocumentSource:
             - Access to a document is denied, and `can_assume_missing` returns False.
         """
         first, others = list(keys), list[str]()
-        if consolidated_first and similar_stores.expect_consolidated(self.store):
+        folder = self.store.identity.rpartition("/")[0] if self.store.remote else ""
+        if consolidated_first and similar_stores.get(folder, 0) >= _MIN_STORES:
             consolidated_keys = [zarr.consolidated_key for zarr in candidates]
             first = [key for key in keys if key == JOURNAL or key in consolidated_keys]
             others = [key for key in keys if key not in first]
@@ -205,7 +169,11 @@ class DocumentSource:
         # In v3, `consolidated_key` is the key of the root's only document, even if that document
         # contains no consolidated metadata.
         complete = recognized is not None and recognized.consolidated_key in documents
-        similar_stores.record(self.store, consolidated=complete)
+        count = similar_stores.pop(folder, 0)
+        if len(similar_stores) >= _MAX_FOLDERS:
+            similar_stores.clear()
+        if complete and self.store.remote:
+            similar_stores[folder] = count + 1
         if JOURNAL in documents or (denied and not can_assume_missing(documents, candidates, True)):
             complete = False
         if others and not complete:
