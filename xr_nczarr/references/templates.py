@@ -1,8 +1,18 @@
-"""Compile the templates of a reference set, which may use a safe subset of jinja2's syntax.
+"""Compile the templates of a reference set.
 
-The subset contains names, constants, arithmetic, comparisons, conditional expressions and some
-filters. A template may also refer to another template by its name, or call it with arguments. The
-other template is then inlined. Each template is parsed with jinja2, and compiled only once.
+By default, templates may use only a safe subset of jinja2's syntax: names, constants, arithmetic,
+comparisons, conditional expressions and some filters. A template may also refer to another template
+by its name, or call it with arguments. The other template is then inlined. Each template is parsed
+with jinja2, and compiled only once.
+
+The templates of trusted sets may use more. If a template is outside the safe subset, it is rendered
+in jinja2's immutable sandbox. Most of jinja2's global functions are not available there, and
+neither are the filters that pad or format text. The sizes of results, powers and products are
+limited, but time and memory are not. Nested loops can therefore run forever, and repeated
+concatenation can exhaust memory.
+
+jinja2 is imported only when a template needs it. Most sets have no templates, and importing jinja2
+takes longer than opening such a set.
 """
 
 from __future__ import annotations
@@ -10,11 +20,14 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from xr_nczarr.errors import LimitError, ReferenceSetError, RefusedError, quote
+from xr_nczarr.errors import LimitError, ReferenceSetError, RefusedError, quote, reason_of
+from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS
 from xr_nczarr.references import expressions
+from xr_nczarr.references.entries import PickledByFields
 from xr_nczarr.references.expressions import (
     MAX_TEXT,
     Call,
@@ -149,8 +162,6 @@ class Templates:
         except RefusedError:
             if self._language != "jinja2":
                 raise
-        from xr_nczarr.references.sandbox import Sandboxed
-
         sandboxed = Sandboxed(text, dict(self._texts), tuple(variables))
         return Call(sandboxed, tuple(variables.values()))
 
@@ -244,8 +255,6 @@ def _parse(text: str) -> list[Any]:
     """
     if len(text) > MAX_TEXT:
         raise LimitError(f"a template is longer than {MAX_TEXT:,} characters")
-    # Import jinja2 only here: most sets have no templates, and importing it takes longer than
-    # opening such a set.
     import jinja2
 
     try:
@@ -301,3 +310,78 @@ def _refused(node: Any) -> RefusedError:
         remedy='If you trust the set, pass storage_options={"templates": "jinja2"} to open it, or '
         'templates="jinja2" to expand it',
     )
+
+
+class _NamedTemplate:
+    """A template that other templates can print (``{{name}}``) or call (``{{name(x=1)}}``)."""
+
+    def __init__(self, template: Any, context: dict[str, Any]) -> None:
+        self._template = template
+        self._context = context
+
+    def __call__(self, **arguments: Any) -> str:
+        return _rendered(self._template, {**self._context, **arguments})
+
+    def __str__(self) -> str:
+        return self()
+
+
+@dataclass(frozen=True)
+class Sandboxed(PickledByFields):
+    """A picklable function that renders a jinja2 template for given dimension values.
+
+    `text` is the source of the template, which may refer to other templates. `templates` maps the
+    names of these other templates to their sources.
+    """
+
+    text: str
+    templates: Mapping[str, str]
+    dimensions: tuple[str, ...]
+
+    def __call__(self, *values: Any) -> str:
+        """Render the template with `values`, which contains one value per dimension."""
+        template, named = self._compiled
+        context: dict[str, Any] = {}
+        context |= {name: _NamedTemplate(source, context) for name, source in named.items()}
+        context |= zip(self.dimensions, values, strict=True)
+        return _rendered(template, context)
+
+    @cached_property
+    def _compiled(self) -> tuple[Any, dict[str, Any]]:
+        """The jinja2 template, and a mapping from the names of other templates to templates."""
+        import jinja2
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        environment = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined)
+        environment.intercepted_binops = frozenset({"**", "*", "%"})
+        environment.binop_table |= {
+            "**": expressions.power,
+            "*": expressions.product,
+            "%": expressions.remainder,
+        }
+        environment.globals = {"range": environment.globals["range"], "dict": dict}
+        for padding in ("center", "format", "indent", "wordwrap"):
+            del environment.filters[padding]
+        try:
+            named = {name: environment.from_string(text) for name, text in self.templates.items()}
+            return environment.from_string(self.text), named
+        except (jinja2.TemplateError, RecursionError, ValueError) as error:
+            raise ReferenceSetError(
+                f"the template {quote(self.text)} is not valid jinja2 ({reason_of(error)})"
+            ) from error
+
+
+def _rendered(template: Any, context: dict[str, Any]) -> str:
+    from jinja2 import TemplateError
+
+    pieces: list[str] = []
+    characters = 0
+    try:
+        for piece in template.generate(context):
+            characters += len(piece)
+            if characters > MAX_TEXT:
+                raise LimitError(f"a template produces more than {MAX_TEXT:,} characters")
+            pieces.append(piece)
+    except (TemplateError, RecursionError, TypeError, ArithmeticError) as error:
+        raise ReferenceSetError(f"a template cannot be rendered ({reason_of(error)})") from error
+    return "".join(pieces)
