@@ -24,7 +24,7 @@ from xr_nczarr.errors import LimitError, NczarrError, RefusedError
 from xr_nczarr.model import DEFAULT_LIMITS, STRICT_LIMITS, Limits
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.references import write
-from xr_nczarr.references.policy import ReferenceTrust
+from xr_nczarr.references.targets import ReferenceTrust
 
 MIB = 1 << 20
 NAMED = json.dumps({"_ARRAY_DIMENSIONS": ["x"]})

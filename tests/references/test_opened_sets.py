@@ -35,10 +35,9 @@ from xr_nczarr.errors import (
     UnsupportedError,
 )
 from xr_nczarr.model import ChunkKeys, Limits
-from xr_nczarr.references.policy import ReferenceTrust, origin_of
 from xr_nczarr.references.reference_store import ReferenceStore
 from xr_nczarr.references.storage_options import ReferenceOptions
-from xr_nczarr.references.targets import Targets
+from xr_nczarr.references.targets import ReferenceTrust, Targets, origin_of
 from xr_nczarr.storage import Access, ByteRange, MemoryStore
 from xr_nczarr.storage.trust import is_private
 

@@ -10,9 +10,9 @@ import pytest
 from xr_nczarr.errors import LimitError, NczarrError, ReferenceSetError, RefusedError
 from xr_nczarr.model import Limits
 from xr_nczarr.references import expand, generators
-from xr_nczarr.references.entries import absolute_url
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.render import collect_references, render_references
+from xr_nczarr.references.targets import absolute_url
 from xr_nczarr.storage.store import Address
 
 EXAMPLE = """{

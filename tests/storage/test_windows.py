@@ -143,7 +143,7 @@ def test_network_shares_are_separate_locations(tmp_path: Path) -> None:
 
 def _untrusted_references() -> None:
     from xr_nczarr.errors import RefusedError
-    from xr_nczarr.references.policy import ReferenceTrust
+    from xr_nczarr.references.targets import ReferenceTrust
 
     os.makedirs(r"C:\sets\deep")
     allowed = (r"D:\more", r"\\server\allowed")
@@ -192,8 +192,7 @@ def test_untrusted_reference_sets_can_reference_only_their_folder(
 def _references() -> None:
     import xr_nczarr
     from xr_nczarr.errors import RefusedError
-    from xr_nczarr.references.entries import absolute_url
-    from xr_nczarr.references.targets import Targets
+    from xr_nczarr.references.targets import Targets, absolute_url
 
     for url, expected in {
         r"C:\data\a.nc": "C:/data/a.nc",

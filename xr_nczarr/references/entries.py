@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
-import posixpath
 import re
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -15,7 +13,6 @@ import numpy as np
 
 from xr_nczarr.errors import ReferenceSetError, quote
 from xr_nczarr.storage.store import Address
-from xr_nczarr.storage.url import has_scheme
 
 MAX_NUMBER = 1 << 62
 """Exclusive upper bound for offsets and lengths."""
@@ -135,33 +132,3 @@ def check_number(value: object, field: str, key: str) -> int:
             f"{field} is {quote(repr(value))}; expected an integer from 0 to 2⁶² - 1", key=key
         )
     return value
-
-
-def absolute_url(url: str, document_url: str) -> str:
-    """Resolve `url` relative to the document at `document_url`.
-
-    A chained URL, or a URL with a scheme, is returned unchanged. Any other URL is relative to the
-    document's folder. Its ``..`` segments never lead above the root of the document's host or
-    bucket.
-
-    Examples
-    --------
-    >>> absolute_url("data/a.nc", "s3://bucket/sets/refs.json")
-    's3://bucket/sets/data/a.nc'
-    >>> absolute_url("../a.nc", "/home/me/sets/refs.json")
-    '/home/me/a.nc'
-    """
-    if has_scheme(url) or "::" in url:
-        return url
-    first, chain, rest = document_url.partition("::")
-    if chain and "://" not in first:
-        return first + chain + absolute_url(url, rest)
-    scheme, mark, location = first.rpartition("://")
-    if not mark:  # a local path, which on Windows may begin with a drive
-        path = os.path.normpath(os.path.join(os.path.dirname(location), url))
-        return path.replace(os.sep, "/") + chain + rest
-    if scheme in {"http", "https"}:
-        location = re.split(r"[?#]", location, maxsplit=1)[0]
-    host, slash, path = location.partition("/")
-    joined = "/" + posixpath.join(posixpath.dirname(slash + path), url).lstrip("/")
-    return f"{scheme}{mark}{host}{posixpath.normpath(joined)}{chain}{rest}"

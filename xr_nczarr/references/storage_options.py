@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xr_nczarr.errors import UnsupportedError, quote
-from xr_nczarr.references.policy import ReferenceTrust, origin_of
-from xr_nczarr.references.targets import Targets
+from xr_nczarr.references.targets import ReferenceTrust, Targets, origin_of
 from xr_nczarr.storage.location import Location, absolute_path, plain_filesystem
 from xr_nczarr.storage.open_store import DEFAULT_ACCESS, Access, is_protocol, merge_options
 from xr_nczarr.storage.trust import is_below
