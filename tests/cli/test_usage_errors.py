@@ -35,7 +35,7 @@ WRONG = {
         "to complete the store",
     ),
     "no JSON": ("info bad.json", "bad.json: the reference document is not valid JSON"),
-    "other JSON": ("info other.json", "the value 1 is not a valid entry in a reference set"),
+    "other JSON": ("info other.json", "the entry in the reference set is 1; expected a string"),
     "document of a store": ("info s/.zgroup", "s/.zgroup: the path is a JSON document; expected a directory, a zip file or a reference set. If the file is part of a Zarr store, pass the folder of the store."),
     "document of a v3 store": ("info v3/zarr.json", "v3/zarr.json: the document is Zarr metadata, not a reference set. Pass the folder that contains the document"),
     "text file": ("info text.txt", "text.txt: the path is a file of unknown format; expected a directory"),

@@ -271,11 +271,11 @@ def test_invalid_value_in_record_file_raises_reference_set_error(tmp_path, colum
     [
         (
             {"path": [b"u"], "offset": [1], "size": [1]},
-            "column path contains b'u'; expected a string",
+            'the value in column "path" is b.u.; expected a string',
         ),
         (
             {"path": [7], "offset": [1], "size": [1]},
-            "column path contains .*7.*; expected a string",
+            'the value in column "path" is .*7.*; expected a string',
         ),
         ({"path": [None], "raw": [[1, 2, 3, 4]]}, "raw"),
         ({"url": ["u"], "offset": [1], "size": [1]}, 'neither a "path" nor a "raw" column'),

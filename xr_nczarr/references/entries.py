@@ -114,6 +114,15 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+def invalid(subject: str, value: object, expected: str, **where: str) -> ReferenceSetError:
+    """Build the error for a value that a reference set must not contain.
+
+    `subject` says what has this value, and `expected` describes the allowed values. `where` is the
+    `key` of the reference, the `place` in the document, or both.
+    """
+    return ReferenceSetError(f"{subject} is {quote(repr(value))}; expected {expected}", **where)
+
+
 def check_number(value: object, field: str, key: str) -> int:
     """Check that an offset or a length is valid, and return it as an int.
 
@@ -128,7 +137,5 @@ def check_number(value: object, field: str, key: str) -> int:
     if isinstance(value, np.number):
         value = value.item()
     if type(value) is not int or not 0 <= value < MAX_NUMBER:
-        raise ReferenceSetError(
-            f"{field} is {quote(repr(value))}; expected an integer from 0 to 2⁶² - 1", key=key
-        )
+        raise invalid(field, value, "an integer from 0 to 2⁶² - 1", key=key)
     return value

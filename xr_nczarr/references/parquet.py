@@ -28,6 +28,7 @@ from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits, combinations, grid_sha
 from xr_nczarr.references.entries import (
     Reference,
     check_number,
+    invalid,
     is_metadata,
     parse_members,
 )
@@ -36,6 +37,7 @@ from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.references.tables import DOTTED, chunk_index, flat_index
 from xr_nczarr.storage.store import Address
 
+_METADATA = ".zmetadata"
 _MAX_RECORD_ROWS = 10_000_000
 _MAX_RECORD_FILES = 1_000_000
 _MAX_SPARSE_ROWS = 10_000_000
@@ -71,23 +73,19 @@ def parse_parquet_references(
     members = parse_members(metadata)
     documents, record_size = members.get("metadata"), members.get("record_size")
     if not isinstance(documents, dict):
-        raise _unexpected("metadata", documents, "an object")
+        raise invalid('"metadata"', documents, "an object", key=_METADATA, place="metadata")
     if type(record_size) is not int or not 1 <= record_size <= _MAX_RECORD_ROWS:
-        raise _unexpected("record_size", record_size, f"an integer from 1 to {_MAX_RECORD_ROWS:,}")
+        expected = f"an integer from 1 to {_MAX_RECORD_ROWS:,}"
+        raise invalid('"record_size"', record_size, expected, key=_METADATA, place="record_size")
     set_id = members.get(SET_ID)
     if not isinstance(set_id, str | None):
-        raise _unexpected(SET_ID, set_id, "a string")
+        raise invalid(f'"{SET_ID}"', set_id, "a string", key=_METADATA, place=SET_ID)
     texts = {
         key: value if isinstance(value, str) else json.dumps(_dotted(key, value))
         for key, value in documents.items()
     }
     records = RecordFiles(fetch, record_size, limits.max_consolidated_bytes, set_id)
     return RecordSet(texts, records=records)
-
-
-def _unexpected(name: str, value: Json, expected: str) -> ReferenceSetError:
-    problem = f'"{name}" is {quote(repr(value))}; expected {expected}'
-    return ReferenceSetError(problem, key=".zmetadata", place=name)
 
 
 @dataclass(frozen=True)
@@ -250,8 +248,7 @@ def _column_value(values: Mapping[str, Any], column: str, kind: Any, key: str) -
         return value
     if isinstance(value, float) and math.isnan(value):
         return None
-    text = f"column {column} contains {quote(repr(value))}; expected a string"
-    raise ReferenceSetError(text, key=key)
+    raise invalid(f'the value in column "{column}"', value, "a string", key=key)
 
 
 def render_parquet_references(
@@ -313,7 +310,7 @@ def render_parquet_references(
         )
     members = {key: _dotted(key, _parsed(text)) for key, text in texts.items()}
     metadata = {"metadata": members, "record_size": record_size, SET_ID: set_id}
-    yield ".zmetadata", json.dumps(metadata).encode()
+    yield _METADATA, json.dumps(metadata).encode()
 
 
 def _dotted(key: str, document: Json) -> Json:
@@ -330,7 +327,7 @@ def _dotted(key: str, document: Json) -> Json:
     if key.endswith(".zarray"):
         return {**document, "dimension_separator": "."}
     members = document.get("metadata")
-    if key.endswith(".zmetadata") and isinstance(members, dict):
+    if key.endswith(_METADATA) and isinstance(members, dict):
         dotted = {name: _dotted(name, member) for name, member in members.items()}
         return {**document, "metadata": dotted}
     return document

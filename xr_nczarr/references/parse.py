@@ -37,6 +37,7 @@ from xr_nczarr.references.entries import (
     Entry,
     check_number,
     encode_inline,
+    invalid,
     parse_members,
     unique_members,
 )
@@ -284,11 +285,8 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
             )
         return members
     if type(version) is not int or version != 1:
-        raise ReferenceSetError(
-            f'"version" is {quote(repr(version))}; expected 1. Documents of version 0 do not '
-            'contain "version"',
-            place="version",
-        )
+        expected = '1. Documents of version 0 do not contain "version"'
+        raise invalid('"version"', version, expected, place="version")
     return dict(_typed(members.get("refs", {}), Mapping, "refs"))
 
 
@@ -305,9 +303,7 @@ def _texts(value: Any, place: str) -> dict[str, str]:
     texts = dict(_typed(value, Mapping, place))
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise ReferenceSetError(
-                f'"{quote(name)}" is {quote(repr(text))}; expected a string', place=place
-            )
+            raise invalid(f'"{quote(name)}"', text, "a string", place=place)
     return texts
 
 
@@ -325,16 +321,11 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Address:
     if isinstance(value, Address):
         return value
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
-        raise ReferenceSetError(
-            f"the value {quote(repr(value))} is not a valid entry in a reference set; expected a "
-            "string, an object, [url] or [url, offset, length]",
-            key=key,
-        )
+        expected = "a string, an object, [url] or [url, offset, length]"
+        raise invalid("the entry in the reference set", value, expected, key=key)
     url = value[0]
     if not isinstance(url, str) or not url:
-        raise ReferenceSetError(
-            f"the URL is {quote(repr(url))}; expected a non-empty string", key=key
-        )
+        raise invalid("the URL", url, "a non-empty string", key=key)
     try:
         url = render_url(url)
     except NczarrError as error:
@@ -416,9 +407,7 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
         if type(text) is int and member in {"offset", "length"}:
             text = str(text)
         if not isinstance(text, str):
-            raise ReferenceSetError(
-                f'"{member}" is {quote(repr(text))}; expected a string', place=member
-            )
+            raise invalid(f'"{member}"', text, "a string", place=member)
         with ErrorContext(place=member):
             return templates.compile(text, dimensions)
 
@@ -434,18 +423,14 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
 def _domain(value: Any, place: str) -> Domain:
     def integer(number: Any) -> int:
         if type(number) is not int or abs(number) > MAX_DIMENSION:
-            raise ReferenceSetError(
-                f"a dimension of the generator contains {quote(repr(number))}; expected an integer "
-                "from -2⁶¹ to 2⁶¹",
-                place=place,
-            )
+            raise invalid("a dimension value", number, "an integer from -2⁶¹ to 2⁶¹", place=place)
         return number
 
     if isinstance(value, Mapping):
         start, stop = integer(value.get("start", 0)), integer(value.get("stop"))
         step = integer(value.get("step", 1))
         if step == 0:
-            raise ReferenceSetError('"step" is 0; expected a nonzero integer', place=place)
+            raise invalid('"step"', step, "a nonzero integer", place=place)
         return range(start, stop, step)
     items = tuple(_typed(value, Sequence, place))
     return tuple(item if isinstance(item, str) else integer(item) for item in items)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xr_nczarr.errors import ReferenceSetError, quote
-from xr_nczarr.references.entries import MAX_NUMBER
+from xr_nczarr.references.entries import MAX_NUMBER, invalid
 from xr_nczarr.storage.store import Address
 
 MIN_ROWS = 64
@@ -233,7 +233,7 @@ def _decode_urls(texts: Sequence[bytes]) -> list[str]:
     except ValueError as error:
         raise ReferenceSetError(f"a URL is not a valid JSON string ({quote(error)})") from error
     if "" in urls:
-        raise ReferenceSetError("the URL is ''; expected a non-empty string")
+        raise invalid("the URL", "", "a non-empty string")
     return urls
 
 
