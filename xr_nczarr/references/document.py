@@ -16,7 +16,6 @@ from xr_nczarr.errors import NotFoundError, ReferenceSetError
 from xr_nczarr.references.parse import parse_references
 from xr_nczarr.references.reference_set import ReferenceSet
 from xr_nczarr.storage import SharedCache, Store
-from xr_nczarr.storage.ranges import Bytes
 
 _MAX_SETS = 4
 
@@ -50,7 +49,7 @@ class ReferenceDocument:
     parsing: Mapping[str, Any]
     digest: bytes = b""
 
-    def open(self) -> tuple[ReferenceDocument, ReferenceSet]:
+    def read(self) -> tuple[ReferenceDocument, ReferenceSet]:
         """Read and parse the document.
 
         Return two values: a copy of this object with the current digest of the document, and the
@@ -60,51 +59,38 @@ class ReferenceDocument:
         ------
         NotFoundError
             If the document does not exist.
-        """
-        (data,) = self.folder.fetch([self.name])
-        if data is None:
-            raise NotFoundError("the reference set does not exist")
-        opened = replace(self, digest=_digest(data))
-        return opened, opened._parsed(data)
-
-    def references(self) -> ReferenceSet:
-        """Return the reference set as it was when the document was opened.
-
-        If this process has not cached the reference set, the document is read again.
-
-        Raises
-        ------
         ReferenceSetError
             If the document has changed since it was opened, or this process cannot find the
             document.
         """
-        token = self._token
-        references = _used.get(token)
-        if references is None:
-            references = _reread.load([token], lambda _: [self._read_again()])[token]
-        return references
-
-    def _read_again(self) -> ReferenceSet:
         (data,) = self.folder.fetch([self.name])
-        if data is None or _digest(data) != self.digest:
+        digest = b"" if data is None else hashlib.sha256(data).digest()
+        if self.digest not in (b"", digest):
             raise ReferenceSetError(
                 f"the reference document was {'removed' if data is None else 'changed'} "
                 "after the dataset was opened",
                 remedy="Reopen the dataset. If workers cannot read the document, pass "
                 "the reference set as a dictionary, which is sent to the workers",
             )
-        return self._parsed(data)
+        if data is None:
+            raise NotFoundError("the reference set does not exist")
+        document = replace(self, digest=digest)
+        references = _used.get(document._token)
+        if references is None:
+            references = parse_references(bytes(data), **self.parsing)
+        return document, _used.setdefault(document._token, references)
+
+    def references(self) -> ReferenceSet:
+        """Return the reference set as it was when the document was opened.
+
+        If this process has not cached the reference set, the document is read again; see `read`.
+        """
+        references = _used.get(self._token)
+        if references is None:
+            cached = _reread.load([self._token], lambda _: [self.read()[1]])
+            references = cached[self._token]
+        return references
 
     @property
     def _token(self) -> tuple[bytes, str]:
         return self.digest, repr(self.parsing)
-
-    def _parsed(self, data: Bytes) -> ReferenceSet:
-        references = _used.get(self._token)
-        if references is None:
-            references = parse_references(bytes(data), **self.parsing)
-        return _used.setdefault(self._token, references)
-
-
-def _digest(data: Bytes) -> bytes:
-    return hashlib.sha256(data).digest()

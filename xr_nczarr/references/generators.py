@@ -228,8 +228,7 @@ def _together(*values: Any) -> tuple[Any, ...]:
 def _number(value: Any, field: str, key: str) -> int | None:
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
-    is_valid = value is None or (type(value) is int and 0 <= value < MAX_NUMBER)
-    return value if is_valid else check_number(value, field, key)
+    return None if value is None else check_number(value, field, key)
 
 
 def _linear_factors(part: Expression, ends: tuple[int, int]) -> tuple[int, int] | None:

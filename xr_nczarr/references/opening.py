@@ -173,7 +173,7 @@ def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
     folder, name = split_name(path)
     store = _folder(folder + query, options)
     document = ReferenceDocument(folder=store, name=name, parsing=options.parsing)
-    document, references = document.open()
+    document, references = document.read()
     return ReferenceStore(references, options.targets(url), mask(url), document)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -214,10 +213,7 @@ def _open_pyarrow(data: Bytes) -> _Parquet:
 def _open_fastparquet(data: Bytes) -> _Parquet:
     import fastparquet
 
-    try:
-        file = fastparquet.ParquetFile(io.BytesIO(data))
-    except (fastparquet.util.ParquetException, struct.error) as error:
-        raise ValueError(error) from error
+    file = fastparquet.ParquetFile(io.BytesIO(data))
     present = [column for column in COLUMNS if column in file.columns]
 
     def read() -> _Columns:
