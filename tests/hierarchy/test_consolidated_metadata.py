@@ -19,7 +19,7 @@ def test_incomplete_consolidated_metadata_is_rejected():
     document = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     document["consolidated_metadata"] = {"kind": "inline", "must_understand": False}
     with pytest.raises(
-        MetadataError, match=r"zarr.json, consolidated_metadata\.metadata: invalid value None"
+        MetadataError, match=r"zarr.json, consolidated_metadata\.metadata: the required member"
     ):
         xr.open_dataset({"zarr.json": json.dumps(document).encode()}, engine="nczarr")
 

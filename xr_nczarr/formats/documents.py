@@ -353,12 +353,43 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
     return members[name]
 
 
-def check_consolidated_key(key: str, place: str) -> None:
-    """Raise MetadataError if a key in consolidated metadata could lead outside the store.
+def split_consolidated(
+    holder: Document, place: str | None = None, *, groups: str, suffix: str = ""
+) -> dict[str, Document]:
+    """Split the documents in consolidated metadata into a dict mapping keys to documents.
 
-    No segment of the key may be empty, ``.`` or ``..``. `place` is the member that contains `key`,
-    for error messages.
+    Parameters
+    ----------
+    holder
+        The object whose ``metadata`` member contains the documents.
+    place
+        The location of this object in the consolidated metadata. None if it is the whole document.
+    groups
+        Suffix of the keys of groups.
+    suffix
+        Text that must be appended to the name of each document to obtain its key.
+
+    Raises
+    ------
+    MetadataError
+        If there is no such member, if it is not an object, or if a key could lead outside the store
+        because one of its segments is empty, ``.`` or ``..``.
     """
-    if not _NO_NAMES.isdisjoint(key.split("/")):
-        problem = f"the key {quote(repr(key))} is not a plain relative path"
-        raise MetadataError(problem, place=place)
+    inner = "metadata" if place is None else f"{place}.metadata"
+    listed = read_object(required(holder.value, "metadata", place), inner)
+    documents = holder.member("metadata")
+    keyed: dict[str, Document] = {}
+    for name, value in listed.items():
+        if not _NO_NAMES.isdisjoint(name.split("/")):
+            problem = f"the key {quote(repr(name))} is not a plain relative path"
+            raise MetadataError(problem, place=inner)
+        key = name + suffix
+        # Some writers store each document as a JSON string.
+        text = value if isinstance(value, str) else None
+        document = documents.member(name, key=key) if text is None else Document(key, text)
+        if key.endswith(groups) and isinstance(value, dict) and "consolidated_metadata" in value:
+            # zarr-python 3 adds this member to each group in consolidated metadata, but not in the
+            # group's own document.
+            document.value = without(value, ("consolidated_metadata",))
+        keyed[key] = document
+    return keyed

@@ -122,11 +122,7 @@ def render_data_type(dtype: DType, stored: Json = None) -> Json:
     if describes(stored, dtype, parse_data_type):
         return stored
     if not is_numpy_dtype(dtype):
-        raise UnsupportedError(
-            f"Zarr v1 and v2 have no data type for dtype {dtype.name}",
-            remedy="Convert the variable with astype",
-            place="dtype",
-        )
+        raise unsupported_dtype(dtype, "Zarr v1 and v2", "dtype")
     described = _describe(dtype)
     if parse_data_type(described) != dtype:
         raise UnsupportedError(
@@ -145,6 +141,18 @@ def describes(stored: Json, dtype: DType, parse: Callable[[Json], DType]) -> boo
         return parse(stored) == dtype
     except NczarrError:
         return False
+
+
+def unsupported_dtype(dtype: DType, version: str, place: str = "data_type") -> UnsupportedError:
+    """Build the error for a dtype that a Zarr version does not support, such as one from ml_dtypes.
+
+    `version` is the name of the Zarr version, and `place` is the member for the data type.
+    """
+    return UnsupportedError(
+        f"no data type of {version} can represent dtype {quote(dtype)}",
+        remedy="Convert the variable with astype",
+        place=place,
+    )
 
 
 def is_numpy_dtype(dtype: DType) -> bool:

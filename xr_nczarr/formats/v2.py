@@ -12,7 +12,6 @@ from typing import Any
 from xr_nczarr.errors import MetadataError, UnsupportedError, quote, unexpected
 from xr_nczarr.formats.documents import (
     Document,
-    check_consolidated_key,
     read_chunk_shape,
     read_lengths,
     read_members,
@@ -20,6 +19,7 @@ from xr_nczarr.formats.documents import (
     read_text,
     render_json,
     required,
+    split_consolidated,
     without,
 )
 from xr_nczarr.formats.fill_values import CHARACTERS, parse_v2_fill_value, render_v2_fill_value
@@ -122,9 +122,7 @@ class V2(Format):
             )
         if type(version) is not int or version != 1:
             raise unexpected(version, "1", "zarr_consolidated_format")
-        held = read_object(required(members, "metadata"), "metadata")
-        inner = document.member("metadata")
-        return {key: _parse_member(inner, key, value) for key, value in held.items()}
+        return split_consolidated(document, groups=_GROUP)
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Render ``.zmetadata``, and return a dict mapping its key to its bytes.
@@ -244,17 +242,6 @@ def render_array(node: ArrayNode, version: str = V2.version) -> dict[str, Json]:
 def _inexpressible(feature: str, node: ArrayNode, version: str) -> UnsupportedError:
     problem = f"Zarr v{version} does not support {quote(feature)}"
     return UnsupportedError(problem, variable=node.path)
-
-
-def _parse_member(inner: Document, key: str, value: Json) -> Document:
-    check_consolidated_key(key, "metadata")
-    # Some writers store each document as a JSON string.
-    document = Document(key, value) if isinstance(value, str) else inner.member(key, key=key)
-    if key.endswith(_GROUP) and isinstance(value, dict) and "consolidated_metadata" in value:
-        # zarr-python 3 adds this member to each group in consolidated metadata, but not in the
-        # group's own document.
-        document.value = without(value, ("consolidated_metadata",))
-    return document
 
 
 def _checked(key: str, data: bytes) -> bytes:

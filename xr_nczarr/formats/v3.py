@@ -13,7 +13,6 @@ from xr_nczarr.formats import v2
 from xr_nczarr.formats.documents import (
     Document,
     cache_key_of,
-    check_consolidated_key,
     read_chunk_shape,
     read_integer,
     read_lengths,
@@ -23,6 +22,7 @@ from xr_nczarr.formats.documents import (
     read_text,
     render_json,
     required,
+    split_consolidated,
     without,
 )
 from xr_nczarr.formats.fill_values import parse_fill_value, render_fill_value
@@ -105,18 +105,9 @@ class V3(Format):
         consolidated = members.get(_CONSOLIDATED) if isinstance(members, dict) else None
         if consolidated is None or read_object(consolidated, _CONSOLIDATED).get("kind") != "inline":
             return None
-        nodes = read_object(consolidated.get("metadata"), f"{_CONSOLIDATED}.metadata")
-        inline = document.member(_CONSOLIDATED).member("metadata")
-        documents = {_DOCUMENT: document}
-        for name, node in nodes.items():
-            check_consolidated_key(name, _CONSOLIDATED)
-            key = f"{name}/{_DOCUMENT}"
-            documents[key] = inline.member(name, key=key)
-            if isinstance(node, dict) and _CONSOLIDATED in node:
-                # zarr-python adds this member to groups in consolidated metadata, but not in their
-                # own documents.
-                documents[key].value = without(node, (_CONSOLIDATED,))
-        return documents
+        holder = document.member(_CONSOLIDATED)
+        others = split_consolidated(holder, _CONSOLIDATED, groups=_DOCUMENT, suffix=f"/{_DOCUMENT}")
+        return {_DOCUMENT: document, **others}
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Render the root document with all other documents embedded in it.

@@ -170,8 +170,6 @@ def render_data_type(dtype: DType, stored: Json = None, *, text: bool = True) ->
         return _TEXT if text else _VARIABLE[1]
     if little in NUMERIC_TYPES.values() or dtype.name in _EXTENDED:
         return dtype.name
-    if not typestrings.is_numpy_dtype(dtype):
-        raise unsupported_dtype(dtype, "Zarr v3")
     configuration: dict[str, Json] = {"length_bytes": dtype.itemsize}
     if dtype.names is not None:
         fields = [[name, render_data_type(dtype[name])] for name in dtype.names]
@@ -179,26 +177,11 @@ def render_data_type(dtype: DType, stored: Json = None, *, text: bool = True) ->
     if dtype.kind in "Mm":
         unit, factor = np.datetime_data(dtype)
         configuration = {"unit": unit, "scale_factor": factor}
+    is_sized = dtype.itemsize > 0 and dtype.subdtype is None and typestrings.is_numpy_dtype(dtype)
     for name, kind in (_TIMES | _FIXED).items():
-        if dtype.kind == kind and dtype.itemsize and dtype.subdtype is None:
+        if dtype.kind == kind and is_sized:
             return {"name": name, "configuration": configuration}
-    raise UnsupportedError(
-        f"Zarr v3 has no data type for dtype {quote(dtype)}",
-        remedy="Convert the variable with astype",
-        place="data_type",
-    )
-
-
-def unsupported_dtype(dtype: DType, version: str) -> UnsupportedError:
-    """Build the error for a dtype that a Zarr version does not support, such as one from ml_dtypes.
-
-    `version` is the name of the Zarr version to show in the message.
-    """
-    return UnsupportedError(
-        f"{version} has no data type for dtype {dtype.name}",
-        remedy="Convert the variable with astype",
-        place="data_type",
-    )
+    raise typestrings.unsupported_dtype(dtype, "Zarr v3")
 
 
 def is_text_type(data_type: Json) -> bool:

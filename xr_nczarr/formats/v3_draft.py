@@ -50,7 +50,6 @@ from xr_nczarr.formats.v3_data_types import (
     check_members,
     find_core_type,
     unsupported,
-    unsupported_dtype,
 )
 from xr_nczarr.model import ArrayNode, Attributes, ChunkKeys, CodecSpec, GroupNode, Json
 
@@ -363,10 +362,8 @@ def render_data_type(dtype: DType, stored: Json = None) -> Json:
         return stored
     if dtype.newbyteorder("<") in NUMERIC_TYPES.values():
         return dtype.name
-    if not typestrings.is_numpy_dtype(dtype):
-        raise unsupported_dtype(dtype, "the draft of Zarr v3")
-    if dtype.kind not in "mMOSUV":
-        raise unsupported("data type", dtype, "data_type")
+    if dtype.kind not in "mMOSUV" or not typestrings.is_numpy_dtype(dtype):
+        raise typestrings.unsupported_dtype(dtype, "the draft of Zarr v3")
     raw = f"r{dtype.itemsize * 8}"
     if dtype.kind == "V" and dtype.names is None:
         return raw

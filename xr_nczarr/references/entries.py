@@ -114,7 +114,7 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def invalid(subject: str, value: object, expected: str, **where: str) -> ReferenceSetError:
+def invalid(subject: str, value: object, expected: str, **where: Any) -> ReferenceSetError:
     """Build the error for a value that a reference set must not contain.
 
     `subject` says what has this value, and `expected` describes the allowed values. `where` is the
