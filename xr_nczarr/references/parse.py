@@ -216,15 +216,11 @@ def _load(
     TableBuilder
         A builder with the references that `scan_document` moved.
     """
-    members: dict[str, Any] | None = None
-    data: bytes | None = None
     if isinstance(document, Mapping):
-        members = dict(document)
         # Scan the document as text, which is several times as fast as iterating over a million
-        # lists. If an entry cannot be serialized, the entries are checked one by one later, and the
-        # error names the key.
-        with suppress(TypeError, ValueError):
-            data = json.dumps(members, default=_as_json, ensure_ascii=False).encode()
+        # lists. Surrogates represent the undecodable bytes of file names.
+        text = json.dumps(dict(document), default=_as_json, ensure_ascii=False)
+        data = text.encode(errors="surrogatepass")
     else:
         data = document.encode() if isinstance(document, str) else bytes(document)
         data = decompressed(data, limits.max_consolidated_bytes)
@@ -234,35 +230,34 @@ def _load(
                 f"{limits.max_consolidated_bytes:,} bytes",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
-    if data is not None:
-        rest, markers, builder = scan_document(data)
-        # If the rest of the document is invalid, the original document is parsed below, so that the
-        # error contains the right position.
-        with suppress(ReferenceSetError):
-            parsed = parse_members(rest)
-            refs = _refs(parsed)
-            # If all markers are among the references, so are all members that the markers replace.
-            if remove_markers(refs) == markers:
-                return parsed, refs, builder
-        members = members or parse_members(data)
-    assert members is not None
+    rest, markers, builder = scan_document(data)
+    # If the rest of the document is invalid, the original document is parsed below, so that the
+    # error contains the right position.
+    with suppress(ReferenceSetError):
+        members = parse_members(rest)
+        refs = _refs(members)
+        # If all markers are among the references, so are all members that the markers replace.
+        if remove_markers(refs) == markers:
+            return members, refs, builder
+    members = parse_members(data)
     return members, _refs(members), TableBuilder()
 
 
 def _as_json(value: Any) -> Any:
-    """Convert an object to a JSON-serializable equivalent, for use as `default` in `json.dumps`."""
+    """Convert an object to a JSON-serializable equivalent, for use as `default` in `json.dumps`.
+
+    An object of an unsupported type is converted to a list that is not valid in a reference set. It
+    is rejected later, when the key to which it belongs is known.
+    """
     if isinstance(value, bytes):
-        return _inline_text(value)
+        # fsspec also accepts Base64 as bytes, which kerchunk returns.
+        is_base64 = value.startswith(b"base64:")
+        return value.decode("latin-1") if is_base64 else encode_inline(value)
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"a value of type {type(value).__name__} cannot be stored as JSON")
-
-
-def _inline_text(value: bytes) -> str:
-    is_base64 = value.startswith(b"base64:")  # fsspec also accepts bytes, which kerchunk returns
-    return value.decode("latin-1") if is_base64 else encode_inline(value)
+    return list(value) if isinstance(value, Sequence) else [None, repr(value)]
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
@@ -291,7 +286,7 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed(value: Any, kind: type, place: str) -> Any:
-    if not isinstance(value, kind) or isinstance(value, (str, bytes)):
+    if not isinstance(value, kind):
         expected = "an object" if kind is Mapping else "a list"
         raise ReferenceSetError(
             f"the value has type {quote(type(value).__name__)}; expected {expected}", place=place
@@ -310,8 +305,6 @@ def _texts(value: Any, place: str) -> dict[str, str]:
 def _entry(key: str, value: Any, render_url: Callable[[str], str]) -> Entry:
     if isinstance(value, str):
         return value
-    if isinstance(value, bytes):
-        return _inline_text(value)
     if isinstance(value, Mapping):
         return json.dumps(value)
     return _target(key, value, render_url)
@@ -375,7 +368,7 @@ def tabulate(
 
 def _generators(value: Any, templates: Templates) -> list[Generator]:
     generators = []
-    for number, item in enumerate(_typed(value, Sequence, "gen")):
+    for number, item in enumerate(_typed(value, list, "gen")):
         try:
             generator = _generator(_typed(item, Mapping, "gen"), templates)
             generator.check()
@@ -432,7 +425,7 @@ def _domain(value: Any, place: str) -> Domain:
         if step == 0:
             raise invalid('"step"', step, "a nonzero integer", place=place)
         return range(start, stop, step)
-    items = tuple(_typed(value, Sequence, place))
+    items = tuple(_typed(value, list, place))
     return tuple(item if isinstance(item, str) else integer(item) for item in items)
 
 
