@@ -125,7 +125,7 @@ class Generator(PickledByFields):
     @cached_property
     def _compute_fields(self) -> Computed:
         """A function that returns the URL, offset and length for given dimension values."""
-        return compiled(Call(_together, (self.url, self.offset, self.length)))
+        return compiled(Call(lambda *fields: fields, (self.url, self.offset, self.length)))
 
     def check(self) -> None:
         """Evaluate the templates for the first and last keys, to detect mistakes early.
@@ -219,10 +219,6 @@ class Generator(PickledByFields):
         scale, shift = _linear_factors(part, ends) or (0, 0)
         in_range = all(0 <= scale * end + shift < _MAX_INDEX for end in ends)
         return _IndexNumber(shift, scale, name, values) if scale and in_range else None
-
-
-def _together(*values: Any) -> tuple[Any, ...]:
-    return values
 
 
 def _number(value: Any, field: str, key: str) -> int | None:

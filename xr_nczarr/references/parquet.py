@@ -22,7 +22,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from xr_nczarr.errors import LimitError, ReferenceSetError, UnsupportedError, quote
+import numpy as np
+
+from xr_nczarr.errors import (
+    LimitError,
+    MetadataError,
+    ReferenceSetError,
+    UnsupportedError,
+    quote,
+)
+from xr_nczarr.formats.documents import read_chunk_shape, read_lengths
 from xr_nczarr.locks import cached_property
 from xr_nczarr.model import DEFAULT_LIMITS, Json, Limits, combinations, grid_shape
 from xr_nczarr.references.entries import (
@@ -34,7 +43,7 @@ from xr_nczarr.references.entries import (
 )
 from xr_nczarr.references.record_files import COLUMNS, SET_ID, Fetch, RecordFiles
 from xr_nczarr.references.reference_set import ReferenceSet
-from xr_nczarr.references.tables import DOTTED, chunk_index, flat_index
+from xr_nczarr.references.tables import DOTTED, flat_index
 from xr_nczarr.storage.store import Address
 
 _METADATA = ".zmetadata"
@@ -162,7 +171,7 @@ class RecordSet(ReferenceSet):
             for record, first in enumerate(range(0, size, max_rows)):
                 count = self.records.row_count(f"{array}refs.{record}.parq")
                 for number in range(first, min(first + count, size)):
-                    key = array + ".".join(map(str, chunk_index(number, grid)))
+                    key = array + ".".join(map(str, np.unravel_index(number, grid)))
                     reference = self.find_listed(key)
                     if reference is not None:
                         yield key, reference
@@ -380,19 +389,12 @@ def chunk_keys(array: str, grid: Sequence[int], separator: str = ".") -> Iterato
 
 def _grid(text: str) -> tuple[int, ...] | None:
     try:
-        document = parse_members(text.encode())
-    except ReferenceSetError:
+        members = parse_members(text.encode())
+        shape = read_lengths(members.get("shape"), "shape")
+        chunks = read_chunk_shape(members.get("chunks"), "chunks", shape)
+    except (ReferenceSetError, MetadataError):
         return None
-    shape, chunks = document.get("shape"), document.get("chunks")
-    if (
-        not isinstance(shape, list)
-        or not isinstance(chunks, list)
-        or len(shape) != len(chunks)
-        or not all(type(extent) is int and extent >= 0 for extent in shape + chunks)
-        or any(extent and not chunk for extent, chunk in zip(shape, chunks, strict=True))
-    ):
-        return None
-    return grid_shape(shape, [chunk or 1 for chunk in chunks]) or (1,)
+    return grid_shape(shape, chunks) or (1,)
 
 
 def _no_grid(key: str) -> ReferenceSetError:

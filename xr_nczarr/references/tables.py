@@ -75,15 +75,6 @@ def flat_index(index: Sequence[int], shape: Sequence[int]) -> int | None:
     return flat
 
 
-def chunk_index(flat: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Convert a flat index in C order to a chunk index; the inverse of `flat_index`."""
-    index = []
-    for extent in reversed(shape):
-        flat, position = divmod(flat, extent)
-        index.append(position)
-    return tuple(reversed(index))
-
-
 @dataclass(frozen=True, slots=True)
 class ReferenceTable:
     """A table of the references to the chunks of one array, with one reference per row.

@@ -127,7 +127,9 @@ class ReferenceTrust(Trust):
                 raise RefusedError(
                     f"the reference set refers to {quote(path)}, which is not a regular file"
                 )
-        if self.origin is None and _TRANSFER_PROTOCOLS.issuperset(_protocols(url)):
+        protocols = filter(None, map(_PROTOCOL.match, url.split("::")))
+        names = [(match[1] or match[0]).lower() for match in protocols]
+        if self.origin is None and _TRANSFER_PROTOCOLS.issuperset(names):
             return
         if may_resolve and self._is_allowed(url):
             return
@@ -208,11 +210,6 @@ class ReferenceTrust(Trust):
             for prefix in self.allow
             if local_path(prefix) is None
         )
-
-
-def _protocols(url: str) -> list[str]:
-    matches = map(_PROTOCOL.match, url.split("::"))
-    return [(match[1] or match[0]).lower() for match in matches if match]
 
 
 def origin_of(url: str) -> str:
