@@ -339,7 +339,7 @@ def test_generators_with_nonlinear_chunk_indices_are_expanded(key):
     references = parse_references(document)
     assert len(references.entries) == 9
     assert not references.generators
-    with pytest.raises(LimitError, match="must be expanded declares 9 references"):
+    with pytest.raises(LimitError, match="must be expanded declare 9 references"):
         parse_references(document, limits=Limits(max_references=8))
 
 

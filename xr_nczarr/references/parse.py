@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -150,13 +151,15 @@ def parse_references(
         generators = _generators(members.get("gen", []), language)
         render_url = cache(language.render)
     kept: dict[KeyPattern, list[Generator]] = defaultdict(list)
-    remaining = limits.max_references
+    expanded: list[Generator] = []
     for generator in generators:
-        if generator.pattern is not None:
-            kept[generator.pattern].append(generator)
-        else:
-            _expand_into(refs, generator, remaining // generator.weight)
-            remaining -= generator.key_count * generator.weight
+        group = expanded if generator.pattern is None else kept[generator.pattern]
+        group.append(generator)
+    if expanded:
+        _check_count(expanded, limits)
+        generated = chain.from_iterable(generator.items() for generator in expanded)
+        with ErrorContext(place="gen"):
+            refs = unique_members(chain(refs.items(), generated))
     return replace(tabulate(refs, builder, render_url), generators=dict(kept))
 
 
@@ -183,13 +186,7 @@ def expand(
     references = parse_references(
         document, template_overrides=template_overrides, templates=templates, limits=bounds
     )
-    generated = references.generated_count
-    if generated > bounds.max_references:
-        raise LimitError(
-            f"the generators declare {generated:,} references, which exceeds the limit of "
-            f"{bounds.max_references:,}",
-            remedy="If you trust the set, pass limits=Limits(max_references=…)",
-        )
+    _check_count([*chain.from_iterable(references.generators.values())], bounds)
     return {
         key: encode_inline(reference)
         if isinstance(reference, bytes)
@@ -429,27 +426,16 @@ def _domain(value: Any, place: str) -> Domain:
     return tuple(item if isinstance(item, str) else integer(item) for item in items)
 
 
-def _expand_into(refs: dict[str, Any], generator: Generator, max_references: int) -> None:
-    """Expand a generator, and store all of its references in `refs`.
+def _check_count(generators: Sequence[Generator], limits: Limits) -> None:
+    """Raise LimitError if expanding `generators` would exceed ``limits.max_references``.
 
-    A generator must be expanded if it has no `pattern`, because such a generator cannot look up
-    individual keys.
-
-    Raises
-    ------
-    LimitError
-        If the generator declares more than `max_references` references.
-    ReferenceSetError
-        If a key is declared twice.
+    A reference whose templates have hundreds of terms counts as several references.
     """
-    if generator.key_count > max_references:
+    count = sum(generator.key_count * generator.weight for generator in generators)
+    if count > limits.max_references:
         raise LimitError(
-            f"a generator that must be expanded declares {generator.key_count:,} references, "
-            f"which exceeds the limit of {max_references:,}",
+            f"generators that must be expanded declare {count:,} references, which exceeds the "
+            f"limit of {limits.max_references:,}",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )
-    for key, reference in generator.items():
-        if key in refs:
-            raise ReferenceSetError("the key is declared twice", key=key, place="gen")
-        refs[key] = reference
