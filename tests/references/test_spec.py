@@ -338,7 +338,7 @@ def test_generators_with_nonlinear_chunk_indices_are_expanded(key):
     document = version1(gen=[generator(key=key, offset="{{9 * i + j}}", dimensions=DIMENSIONS)])
     references = parse_references(document)
     assert len(references.entries) == 9
-    assert not references.generators
+    assert not references.chunks
     with pytest.raises(LimitError, match="must be expanded declare 9 references"):
         parse_references(document, limits=Limits(max_references=8))
 

@@ -131,8 +131,8 @@ def test_parsing_uses_less_than_30_megabytes_per_million_references():
 def test_chunk_references_are_stored_in_one_columnar_table_per_array():
     references = parse_references(json.dumps(SETS["two arrays"]))
     assert sorted(references.entries) == ["g/u/.zarray", "t/.zarray"]
-    assert [len(table.urls) for table in references.tables.values()] == [7, 7]
-    assert all(table.flat_indices is None for table in references.tables.values())
+    assert [len(table.urls) for table in references.sources] == [7, 7]
+    assert all(table.flat_indices is None for table in references.sources)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_whitespace_in_strings_of_indented_document_is_preserved():
     text = json.dumps(refs, indent=4)
     for document in (text, f" {text}\n"):
         references = parse_references(document)
-        assert references.tables
+        assert references.chunks
         assert dict(references.items()) == one_by_one(refs)
 
 

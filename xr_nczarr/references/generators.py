@@ -24,7 +24,6 @@ from xr_nczarr.model import combinations
 from xr_nczarr.references.entries import (
     MAX_NUMBER,
     PickledByFields,
-    Reference,
     check_number,
     is_metadata,
 )
@@ -104,7 +103,7 @@ class Generator(PickledByFields):
         """The pattern that all keys share, or None if the generator must be expanded."""
         return self._chunk_keys[0] if self._chunk_keys else None
 
-    def find(self, key: str, index: Sequence[int]) -> Reference | None:
+    def find(self, key: str, index: Sequence[int]) -> Address | None:
         """Return the reference for `key`, or None if the generator does not declare the key.
 
         `key` must match the generator's `pattern`, and `index` must be the chunk index in `key`.
@@ -141,12 +140,12 @@ class Generator(PickledByFields):
             values = {name: domain[end] for name, domain in self.dimensions.items()}
             self._member(values)
 
-    def items(self) -> Iterator[tuple[str, Reference]]:
+    def items(self) -> Iterator[tuple[str, Address]]:
         """Yield every key with its reference. The last dimension varies fastest."""
         for combination in combinations(tuple(self.dimensions.values())):
             yield self._member(dict(zip(self.dimensions, combination, strict=True)))
 
-    def _member(self, values: Values) -> tuple[str, Reference]:
+    def _member(self, values: Values) -> tuple[str, Address]:
         """Compute the key and the reference for the given dimension values."""
         key = str(self._compute_key(values))
         if is_metadata(key) or not key:
@@ -157,7 +156,7 @@ class Generator(PickledByFields):
             )
         return key, self._reference(key, values)
 
-    def _reference(self, key: str, values: Values) -> Reference:
+    def _reference(self, key: str, values: Values) -> Address:
         """Compute the reference for `key` from the dimension values that correspond to this key."""
         try:
             url, offset, length = self._compute_fields(values)

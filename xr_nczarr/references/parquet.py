@@ -305,7 +305,7 @@ def render_parquet_references(
         nested = parse_members(text.encode()).get("dimension_separator") == "/"
         keys = chunk_keys(array, grid, "/" if nested else ".")
         for record in itertools.count():
-            rows = [references.find_listed(key) for key in itertools.islice(keys, record_size)]
+            rows = [references.resolve(key) for key in itertools.islice(keys, record_size)]
             if not rows:
                 break
             placed += sum(row is not None for row in rows)

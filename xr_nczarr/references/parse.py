@@ -150,17 +150,18 @@ def parse_references(
         language = Templates(texts, language=templates, max_cost=limits.max_references)
         generators = _generators(members.get("gen", []), language)
         render_url = cache(language.render)
-    kept: dict[KeyPattern, list[Generator]] = defaultdict(list)
-    expanded: list[Generator] = []
-    for generator in generators:
-        group = expanded if generator.pattern is None else kept[generator.pattern]
-        group.append(generator)
+    expanded = [generator for generator in generators if generator.pattern is None]
     if expanded:
         _check_count(expanded, limits)
         generated = chain.from_iterable(generator.items() for generator in expanded)
         with ErrorContext(place="gen"):
             refs = unique_members(chain(refs.items(), generated))
-    return replace(tabulate(refs, builder, render_url), generators=dict(kept))
+    references = tabulate(refs, builder, render_url)
+    chunks = {pattern: [*sources] for pattern, sources in references.chunks.items()}
+    for generator in generators:
+        if generator.pattern is not None:
+            chunks.setdefault(generator.pattern, []).append(generator)
+    return replace(references, chunks=chunks)
 
 
 def expand(
@@ -186,7 +187,7 @@ def expand(
     references = parse_references(
         document, template_overrides=template_overrides, templates=templates, limits=bounds
     )
-    _check_count([*chain.from_iterable(references.generators.values())], bounds)
+    _check_count([item for item in references.sources if isinstance(item, Generator)], bounds)
     return {
         key: encode_inline(reference)
         if isinstance(reference, bytes)
@@ -356,9 +357,10 @@ def tabulate(
             *(np.array([-1 if n is None else n for n in column]) for column in numbers),
         )
     entries = {key: _entry(key, value, render_url) for key, value in refs.items()}
-    references = ReferenceSet(entries, builder.tables(render_url))
+    tables = builder.tables(render_url)
+    references = ReferenceSet(entries, {pattern: [table] for pattern, table in tables.items()})
     for key in entries:
-        if references.find_chunk(key) is not None:
+        if references.find_chunk(key):
             raise ReferenceSetError("the key is declared twice", key=key)
     return references
 

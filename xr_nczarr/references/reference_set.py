@@ -23,6 +23,9 @@ from xr_nczarr.references.tables import KeyPattern, ReferenceTable, split_chunk_
 from xr_nczarr.storage.keys import Listing, children_of
 from xr_nczarr.storage.store import Address
 
+ChunkSource = ReferenceTable | Generator
+"""Declares references to chunks whose keys have the same pattern."""
+
 
 @dataclass(frozen=True)
 class ReferenceSet(PickledByFields):
@@ -33,18 +36,15 @@ class ReferenceSet(PickledByFields):
     Attributes
     ----------
     entries
-        Mapping from keys to references, in document order. It contains the references that are
-        neither in `tables` nor declared by `generators`.
-    tables
-        Mapping from the key pattern of each large array to the table for that array's chunks.
-    generators
-        Mapping from the key pattern of an array to the generators that declare references to its
-        chunks.
+        Mapping from keys to references, in document order. It contains all references that are not
+        in `chunks`.
+    chunks
+        Mapping from the key pattern of an array to the sources of references to its chunks. At most
+        one of them is a table, which comes first.
     """
 
     entries: Mapping[str, Entry]
-    tables: Mapping[KeyPattern, ReferenceTable] = field(default_factory=dict)
-    generators: Mapping[KeyPattern, Sequence[Generator]] = field(default_factory=dict)
+    chunks: Mapping[KeyPattern, Sequence[ChunkSource]] = field(default_factory=dict)
 
     def load(self, keys: Sequence[str]) -> None:
         """Do nothing, because all references are already in memory.
@@ -60,11 +60,10 @@ class ReferenceSet(PickledByFields):
         ReferenceSetError
             If the key is declared twice, or its entry violates the specification.
         """
-        listed = self.find_listed(key)
-        generated = self._generated(key) if self.generators else []
-        if len(generated) + (listed is not None) > 1:
+        listed, declared = self.find_listed(key), self.find_chunk(key)
+        if len(declared) + (listed is not None) > 1:
             raise ReferenceSetError("the key is declared twice", key=key)
-        return generated[0] if generated else listed
+        return declared[0] if declared else listed
 
     def check_missing(self, key: str) -> None:
         """Check that a chunk is really missing, rather than declared under a malformed key.
@@ -95,20 +94,19 @@ class ReferenceSet(PickledByFields):
             )
 
     def find_listed(self, key: str) -> Reference | None:
-        """Return the reference for `key`, or None if the set does not list the key.
-
-        A key is not listed if only a generator declares it.
-        """
+        """Return the reference for `key` from `entries`, or None if `entries` omits the key."""
         entry = self.entries.get(key)
-        return self.find_chunk(key) if entry is None else _decoded(entry, key)
+        return decode_inline(entry, key) if isinstance(entry, str) else entry
 
-    def find_chunk(self, key: str) -> Address | None:
-        """Return the reference for `key` from a table, or None if no table contains the key."""
-        split = split_chunk_key(key) if self.tables else None
-        table = self.tables.get(split[0]) if split else None
-        if split is None or table is None:
-            return None
-        return table.find([int(part) for part in split[1].split(split[0].separator)])
+    def find_chunk(self, key: str) -> list[Address]:
+        """Return a reference for `key` from each source in `chunks` that declares the key."""
+        split = split_chunk_key(key) if self.chunks else None
+        if split is None:
+            return []
+        pattern, text = split
+        sources = self.chunks.get(pattern, ())
+        index = [int(number) for number in text.split(pattern.separator)]
+        return [item for source in sources if (item := source.find(key, index))]
 
     def table_of(self, keys: ChunkKeys, rank: int) -> ReferenceTable | None:
         """Return the table that contains all references to the chunks of an array.
@@ -117,35 +115,24 @@ class ReferenceSet(PickledByFields):
         the array has no table, or if some of its chunks may be declared outside the table.
         """
         pattern = KeyPattern(keys.prefix, keys.separator if rank > 1 else ".", rank)
-        return None if pattern in self.generators else self.tables.get(pattern)
-
-    def _generated(self, key: str) -> list[Reference]:
-        """Return a reference for `key` from each generator that declares the key."""
-        split = split_chunk_key(key)
-        if split is None:
-            return []
-        pattern, text = split
-        index = [int(number) for number in text.split(pattern.separator)]
-        found = [generator.find(key, index) for generator in self.generators.get(pattern, ())]
-        return [reference for reference in found if reference is not None]
+        sources = self.chunks.get(pattern, ())
+        source = sources[0] if len(sources) == 1 else None
+        return source if isinstance(source, ReferenceTable) else None
 
     def names(self, prefix: str = "") -> Listing:
         """Return the sorted names directly under `prefix`.
 
-        Chunks in tables, parquet files and generators are omitted, because there may be very many
-        of them, and they are not needed to find groups and arrays.
+        Chunks that are not in `entries` are omitted, because there may be very many of them, and
+        they are not needed to find groups and arrays.
         """
         return children_of(self._sorted_keys, prefix)
 
     def items(self) -> Iterator[tuple[str, Reference]]:
         """Yield each key with its reference, including the keys that generators declare."""
         for key, entry in self.entries.items():
-            yield key, _decoded(entry, key)
-        for table in self.tables.values():
-            for row, key in enumerate(table.keys()):
-                yield key, table.reference(row)
-        for generator in chain.from_iterable(self.generators.values()):
-            yield from generator.items()
+            yield key, decode_inline(entry, key) if isinstance(entry, str) else entry
+        for source in self.sources:
+            yield from source.items()
 
     def urls(self, limit: int) -> set[str]:
         """Return a sample of the URLs in the references.
@@ -153,13 +140,12 @@ class ReferenceSet(PickledByFields):
         The sample is taken from `entries`, from each table, and from each of the first `limit`
         generators. Each of these sources contributes at most `limit` URLs.
         """
-        generators = islice(chain.from_iterable(self.generators.values()), limit)
-        generated = (islice(generator.items(), limit) for generator in generators)
-        references = [reference for _, reference in chain.from_iterable(generated)]
-        targets = (item.url for item in references if isinstance(item, Address))
+        tables = (item.urls[:limit] for item in self.sources if isinstance(item, ReferenceTable))
+        generators = islice((item for item in self.sources if isinstance(item, Generator)), limit)
+        generated = chain.from_iterable(islice(item.items(), limit) for item in generators)
         entries = (entry.url for entry in self.entries.values() if isinstance(entry, Address))
-        tables = (table.urls[:limit] for table in self.tables.values())
-        return {*targets, *islice(entries, limit), *chain.from_iterable(tables)}
+        urls = {*islice(entries, limit), *(address.url for _, address in generated)}
+        return urls.union(*tables)
 
     def subset(self, prefix: str) -> ReferenceSet:
         """Return a smaller set for the chunks whose keys begin with `prefix`.
@@ -176,24 +162,22 @@ class ReferenceSet(PickledByFields):
         def is_near(pattern: KeyPattern) -> bool:
             return pattern.prefix.startswith(prefix) or prefix.startswith(pattern.prefix)
 
-        tables = {pattern: table for pattern, table in self.tables.items() if is_near(pattern)}
-        generators = {key: item for key, item in self.generators.items() if is_near(key)}
+        chunks = {pattern: item for pattern, item in self.chunks.items() if is_near(pattern)}
         entries = {key: self.entries[key] for key in below if not is_metadata(key)}
-        return ReferenceSet(entries, tables, generators)
+        return ReferenceSet(entries, chunks)
 
     @property
     def key_count(self) -> int:
         """Number of keys, including the keys that generators declare."""
-        return len(self.entries) + sum(map(len, self.tables.values())) + self.generated_count
+        return len(self.entries) + sum(source.key_count for source in self.sources)
 
     @property
-    def generated_count(self) -> int:
-        """Number of keys that generators declare."""
-        generators = chain.from_iterable(self.generators.values())
-        return sum(generator.key_count for generator in generators)
+    def sources(self) -> Iterator[ChunkSource]:
+        """All sources in `chunks`."""
+        return chain.from_iterable(self.chunks.values())
 
     def chunk_counts(self) -> Counter[str]:
-        """Count the references to the chunks of each array, excluding those from generators.
+        """Count the references to the chunks of each array.
 
         Return a counter that maps the prefix of an array's chunk keys to the number of references.
         """
@@ -202,8 +186,8 @@ class ReferenceSet(PickledByFields):
             if not is_metadata(key):
                 split = split_chunk_key(key)
                 counts[split[0].prefix if split else key[: key.rfind("/") + 1]] += 1
-        for pattern, table in self.tables.items():
-            counts[pattern.prefix] += len(table)
+        for pattern, sources in self.chunks.items():
+            counts[pattern.prefix] += sum(source.key_count for source in sources)
         return counts
 
     @cached_property
@@ -220,11 +204,7 @@ class ReferenceSet(PickledByFields):
         """
         splits = filter(None, map(split_chunk_key, self.entries))
         ranks: dict[str, set[int]] = {}
-        for pattern in (*(split[0] for split in splits), *self.tables, *self.generators):
+        for pattern in (*(split[0] for split in splits), *self.chunks):
             if pattern.separator == ".":
                 ranks.setdefault(pattern.prefix, set()).add(pattern.rank)
         return ranks
-
-
-def _decoded(entry: Entry, key: str) -> Reference:
-    return decode_inline(entry, key) if isinstance(entry, str) else entry

@@ -46,7 +46,7 @@ def render_references(references: ReferenceSet, *, generators: bool = False) -> 
     Parameters
     ----------
     references
-        A reference set in memory. If it has generators, they are expanded first.
+        A reference set in memory. If it has generators, they are expanded.
     generators
         Whether to render references to regularly spaced chunks as new generators (``gen``).
 
@@ -56,19 +56,18 @@ def render_references(references: ReferenceSet, *, generators: bool = False) -> 
     >>> render_references(collect_references(pairs))
     {'version': 1, 'refs': {'a/0': ['s3://bucket/data.nc', 100, 20]}}
     """
-    if references.generators:
-        references = collect_references(references.items())
     refs = {
         key: entry if isinstance(entry, str) else _listed(entry)
         for key, entry in references.entries.items()
     }
     members: list[Json] = []
-    for table in references.tables.values():
-        generated = _generators(table) if generators else []
+    for source in references.sources:
+        generated: list[Json] = []
+        if generators and isinstance(source, ReferenceTable):
+            generated = _generators(source)
         members += generated
         if not generated:
-            keys = table.keys()
-            refs |= {key: _listed(table.reference(row)) for row, key in enumerate(keys)}
+            refs |= {key: _listed(address) for key, address in source.items()}
     document: dict[str, Any] = {"version": 1, "refs": refs}
     if members:
         document["gen"] = members
@@ -213,13 +212,14 @@ def _generators(table: ReferenceTable) -> list[Json]:
     alike &= (distances[1:] == distances[:-1]).all(axis=1)
     steps = np.diff(offsets[:, 0])
     generators: list[Json] = []
+    most = min(_MAX_SLICES, table.key_count // _MIN_REFERENCES)
     start = 0
     while start < rows:
         stop = start + 1
         while stop < rows and alike[stop - 1] and steps[stop - 1] == steps[start]:
             stop += 1
         strides = _strides(distances[start], table.shape[1:])
-        if strides is None or len(generators) == min(_MAX_SLICES, len(table) // _MIN_REFERENCES):
+        if strides is None or len(generators) == most:
             return []
         step = steps.item(start) if stop - start > 1 else 0
         generators.append(_generator(table, start, stop, (step, *strides), url_prefix))
@@ -245,7 +245,7 @@ def _generator(
         The text that precedes the chunk key in each URL, or None if all chunks are in one file.
     """
     pattern = table.pattern
-    first = table.reference(start * (len(table) // table.shape[0]))
+    first = table.reference(start * (table.key_count // table.shape[0]))
     names = [f"i{axis}" for axis in range(pattern.rank)]
     key = _escaped(pattern.prefix) + pattern.separator.join(f"{{{{{name}}}}}" for name in names)
     url = _escaped(first.url) if url_prefix is None else _escaped(url_prefix) + key
@@ -287,8 +287,7 @@ def _common_url_prefix(table: ReferenceTable) -> str | None:
     Return None if a URL does not end in the chunk key, or if the text before the chunk key varies.
     """
     url_prefix: str | None = None
-    for row, key in enumerate(table.keys() if len(table.urls) == len(table) else ()):
-        url = table.reference(row).url
+    for key, (url, *_) in table.items() if len(table.urls) == table.key_count else ():
         if url_prefix is None and url.endswith(key):
             url_prefix = url.removesuffix(key)
         if url_prefix is None or url != url_prefix + key:

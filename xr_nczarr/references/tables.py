@@ -25,6 +25,7 @@ from xr_nczarr.storage.store import Address
 MIN_ROWS = 64
 """Minimum number of references to the chunks of an array for which a table is built."""
 
+_BLOCK_ROWS = 1 << 16
 _INDEX = r"(?:0|[1-9][0-9]{0,17})"
 # Up to 64 numbers, because a NumPy array has at most 64 dimensions.
 DOTTED = re.compile(rf"(.*/|)({_INDEX}(?:\.{_INDEX}){{0,63}})", re.DOTALL)
@@ -104,10 +105,12 @@ class ReferenceTable:
     offsets: NDArray[Any]
     lengths: NDArray[Any]
 
-    def __len__(self) -> int:
+    @property
+    def key_count(self) -> int:
+        """Number of keys with a reference."""
         return len(self.url_numbers)
 
-    def find(self, index: Sequence[int]) -> Address | None:
+    def find(self, _key: str, index: Sequence[int]) -> Address | None:
         """Return the reference to the chunk at `index`, or None if the table has no such chunk."""
         row = flat = flat_index(index, self.shape)
         if flat is not None and self.flat_indices is not None:
@@ -137,14 +140,16 @@ class ReferenceTable:
         offset = self.offsets.item(row)
         return Address(url) if offset < 0 else Address(url, offset, self.lengths.item(row))
 
-    def keys(self) -> Iterator[str]:
-        """Yield the chunk key of each row."""
-        flat_indices = np.arange(len(self)) if self.flat_indices is None else self.flat_indices
+    def items(self) -> Iterator[tuple[str, Address]]:
+        """Yield the chunk key and the reference of each row."""
+        count = self.key_count
+        flat_indices = np.arange(count) if self.flat_indices is None else self.flat_indices
         prefix, separator, _ = self.pattern
-        for start in range(0, len(flat_indices), 1 << 16):
-            indices = np.unravel_index(flat_indices[start : start + (1 << 16)], self.shape)
-            for index in zip(*[axis.tolist() for axis in indices], strict=True):
-                yield prefix + separator.join(map(str, index))
+        for start in range(0, count, _BLOCK_ROWS):
+            indices = np.unravel_index(flat_indices[start : start + _BLOCK_ROWS], self.shape)
+            index_tuples = zip(*[axis.tolist() for axis in indices], strict=True)
+            for row, index in enumerate(index_tuples, start):
+                yield prefix + separator.join(map(str, index)), self.reference(row)
 
 
 class TableBuilder:
