@@ -238,7 +238,9 @@ class Format(ABC):
             node = self._parse(parsing)
             if isinstance(node, ArrayNode):
                 parsing.fields["shape"] = node.shape
-                _check_chunk_sizes(node, limits)
+                decoded_shards = (shard.shape for shard in node.shards if shard.codecs)
+                for shape in (node.chunk_shape, *decoded_shards):
+                    check_chunk_size(shape, node.dtype, limits)
             return node
         except NczarrError as error:
             return BrokenNode(path=path, error=error.add_context(key=key), **parsing.fields)
@@ -373,9 +375,3 @@ class Hierarchy:
     documents: Mapping[str, bytes | bytearray | memoryview | None] = field(
         default_factory=dict, repr=False
     )
-
-
-def _check_chunk_sizes(node: ArrayNode, limits: Limits) -> None:
-    """Raise LimitError if a chunk, or a shard that is decoded as a whole, is too large."""
-    for shape in (node.chunk_shape, *(shard.shape for shard in node.shards if shard.codecs)):
-        check_chunk_size(shape, node.dtype, limits)

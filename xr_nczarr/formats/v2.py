@@ -80,7 +80,12 @@ class V2(Format):
         attributes = documents.get(key_prefix(path) + _ATTRIBUTES)
         if attributes is not None:
             fields["attributes"] = attributes.attributes()
-        fields["sidecars"] = _parse_sidecars(key_prefix(path), documents)
+        names = {key.removeprefix(key_prefix(path)): key for key in documents}
+        fields["sidecars"] = {
+            name: documents[key].value
+            for name, key in names.items()
+            if name not in _DOCUMENTS and name.startswith(".") and "/" not in name
+        }
         if parsing.kind == "group":
             return GroupNode(path=path, members=without(members, ("zarr_format",)), **fields)
         if array is None:
@@ -148,15 +153,6 @@ def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
     """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")
-
-
-def _parse_sidecars(prefix: str, documents: Mapping[str, Document]) -> dict[str, Json]:
-    names = [key.removeprefix(prefix) for key in documents]
-    return {
-        name: documents[prefix + name].value
-        for name in names
-        if name not in _DOCUMENTS and name.startswith(".") and "/" not in name
-    }
 
 
 def parse_array(

@@ -122,7 +122,8 @@ class ReferenceTrust(Trust):
             real = os.path.realpath(path)
             # fsspec opens the files of a chained URL without checking them. Reading from a pipe or
             # a device might never end.
-            is_unsafe = len(paths) > 1 and _is_special(real)
+            is_unsafe = len(paths) > 1 and os.path.lexists(real)
+            is_unsafe = is_unsafe and not (os.path.isfile(real) or os.path.isdir(real))
             if is_unsafe or system.is_device(real):
                 raise RefusedError(
                     f"the reference set refers to {quote(path)}, which is not a regular file"
@@ -146,7 +147,9 @@ class ReferenceTrust(Trust):
 
     def remedy(self, location: str) -> str:
         """Return the part of an error message that tells the caller how to allow a location."""
-        allowed = f'storage_options={{"allow": [{_folder(location)!r}]}}'
+        # `allow` permits a chained URL only if it lists that exact URL.
+        folder = "" if "::" in location else location[: location.rfind("/") + 1]
+        allowed = f'storage_options={{"allow": [{folder or location!r}]}}'
         return f"If you trust the reference set, allow that location: {allowed}"
 
     def check_redirect(self, url: str, target: str) -> None:
@@ -225,19 +228,6 @@ def origin_of(url: str) -> str:
 def _server(url: str) -> str:
     """Return the lowercased host and port of a URL, without any user name or password."""
     return urllib.parse.urlsplit(url).netloc.rpartition("@")[2].lower()
-
-
-def _folder(url: str) -> str:
-    """Return the value of the ``allow`` option that would permit a URL: the folder of the URL.
-
-    For a chained URL, the value is the whole URL, because ``allow`` permits a chained URL only if
-    it lists that exact URL.
-    """
-    return url if "::" in url else url[: url.rfind("/") + 1] or url
-
-
-def _is_special(path: str) -> bool:
-    return os.path.lexists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 class _WholePaths(FsspecClient):
