@@ -149,7 +149,7 @@ def test_references_can_point_to_whole_objects_or_byte_ranges():
         (version1(gen=[generator(key=None)]), "key"),
         (version1(gen=[generator(url=5)]), "url"),
         (version1(gen=[generator(length=None)]), 'gen[0]: the generator has only one of "offset"'),
-        (version1(gen=[generator(dimensions={})]), "no dimension"),
+        (version1(gen=[generator(dimensions={})]), "number of dimensions is 0"),
         (version1(gen=[generator(dimensions=None)]), "expected an object"),
         (version1(gen=[generator(dimensions={"i": {}})]), "expected an integer"),
         (version1(gen=[generator(dimensions={"i": {"stop": 3, "step": 0}})]), '"step" is 0'),

@@ -286,9 +286,7 @@ def _refs(members: dict[str, Any]) -> dict[str, Any]:
 def _typed(value: Any, kind: type, place: str) -> Any:
     if not isinstance(value, kind):
         expected = "an object" if kind is Mapping else "a list"
-        raise ReferenceSetError(
-            f"the value has type {quote(type(value).__name__)}; expected {expected}", place=place
-        )
+        raise invalid("the type of the value", type(value).__name__, expected, place=place)
     return value
 
 
@@ -317,11 +315,8 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Address:
     url = value[0]
     if not isinstance(url, str) or not url:
         raise invalid("the URL", url, "a non-empty string", key=key)
-    try:
+    with ErrorContext(key=key):
         url = render_url(url)
-    except NczarrError as error:
-        error.add_context(key=key)
-        raise
     if len(value) == 1:
         return Address(url)
     offset, length = check_number(value[1], "offset", key), check_number(value[2], "length", key)
@@ -386,9 +381,7 @@ def _generator(item: Mapping[str, Any], templates: Templates) -> Generator:
         for name, domain in _typed(item.get("dimensions"), Mapping, "dimensions").items()
     }
     if not dimensions:
-        raise ReferenceSetError(
-            "the generator has no dimensions; expected at least one", place="dimensions"
-        )
+        raise invalid("the number of dimensions", 0, "at least one", place="dimensions")
     if ("offset" in item) != ("length" in item):
         raise ReferenceSetError(
             'the generator has only one of "offset" and "length"; expected both or neither'
