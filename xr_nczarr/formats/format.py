@@ -35,8 +35,8 @@ class Parsing:
 
     Attributes
     ----------
-    key
-        Key of the document that defines the node as an array or a group.
+    document
+        The document that defines the node as an array or a group.
     documents
         All documents of the node, by key.
     parsed
@@ -48,15 +48,10 @@ class Parsing:
 
     path: str
     kind: NodeKind
-    key: str
+    document: Document
     documents: Mapping[str, Document]
     parsed: dict[Hashable, ArrayNode]
     fields: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def document(self) -> Document:
-        """The document that defines the node as an array or a group."""
-        return self.documents[self.key]
 
 
 class Change(NamedTuple):
@@ -227,13 +222,13 @@ class Format(ABC):
         equal documents. Newly parsed arrays are added to this cache.
         """
         kind: NodeKind = "array"
-        key = self.document_key(path, kind)
-        if key not in documents:
+        document = documents.get(self.document_key(path, kind))
+        if document is None:
             kind = "group"
-            key = self.document_key(path, kind)
-        if key not in documents:
+            document = documents.get(self.document_key(path, kind))
+        if document is None:
             return GroupNode(path=path, explicit=False) if self.implies_groups else None
-        parsing = Parsing(path, kind, key, documents, {} if parsed is None else parsed)
+        parsing = Parsing(path, kind, document, documents, {} if parsed is None else parsed)
         try:
             node = self._parse(parsing)
             if isinstance(node, ArrayNode):
@@ -243,7 +238,8 @@ class Format(ABC):
                     check_chunk_size(shape, node.dtype, limits)
             return node
         except NczarrError as error:
-            return BrokenNode(path=path, error=error.add_context(key=key), **parsing.fields)
+            error.add_context(key=document.key)
+            return BrokenNode(path=path, error=error, **parsing.fields)
 
     @abstractmethod
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
