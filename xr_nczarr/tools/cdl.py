@@ -87,8 +87,8 @@ def dump(
         extension.
     precision
         The maximum numbers of significant digits of floats and of doubles, as in
-        ``ncdump -p 7,15``. If one of them is None, values of that type have as many digits as they
-        need to round-trip. If `precision` itself is None, this applies to both types.
+        ``ncdump -p 7,15``. None instead of a number means as many digits as the values need to
+        round-trip. By default, this applies to both types.
     special
         Whether to show the special attributes of ``ncdump -s``, which describe how values are
         stored.
@@ -275,26 +275,19 @@ class Cdl:
         dtype: np.dtype[Any] | None = None,
         units: TimeUnits | None = None,
     ) -> Iterator[str]:
-        """Yield the CDL text of attributes.
-
-        If `units` is not None, attributes whose values have the dtype of the variable are times.
-        """
         # Without the space, ncgen would read these names as the start of a section.
         owner += " " if owner in _SECTIONS else ""
         for name, value in attributes.items():
             prefix = "string " if isinstance(value, list) else ""
             text = attribute_text(value, self.digits)
             numbers, comment = np.atleast_1d(value), ""
+            # Attributes with the dtype of a time variable, such as valid_min, are times.
             if units is not None and numbers.dtype == dtype:
                 comment = f" // {', '.join(units.texts(numbers, list(map(str, numbers))))}"
             yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;{comment}\n"
 
     def _data(self, variable: Variable, indent: str, units: TimeUnits | None) -> Iterator[str]:
-        """Yield the CDL text of a variable's values.
-
-        As in ncdump, braces enclose the elements along each unlimited dimension, except for the
-        first dimension of the variable.
-        """
+        """Yield the CDL text of a variable's values."""
         if 0 in variable.shape:
             return
         flat = len(variable.shape) < 2
@@ -302,6 +295,7 @@ class Cdl:
         yield f"\n{indent} {name} = " if flat else f"\n{indent} {name} =\n  "
         start = len(variable.name.encode("utf-8", "surrogateescape")) + 4 if flat else 2
         line = _Line(indent, start)
+        # As in ncdump, braces enclose the elements along unlimited dimensions other than the first.
         nested = [n for n, item in enumerate(variable.dimensions) if n and item.unlimited]
         last = tuple([size - 1 for size in variable.shape[:-1]])
         length = variable.shape[-1] if variable.shape else 1
@@ -327,10 +321,9 @@ class Cdl:
                 yield " ;\n" if index == last else line.next_row()
 
     def _rows(self, variable: Variable) -> Iterator[tuple[tuple[int, ...], slice, Array]]:
-        """Yield the rows of a variable, each as a tuple of its index, its columns and its values.
+        """Yield each row of a variable: its leading index, a slice of columns, and their values.
 
-        The index contains the positions along all dimensions but the last. The columns are a slice
-        along the last dimension. A long row is yielded in parts, unless it consists of characters.
+        A long row is yielded in parts, unless it consists of characters.
         """
         array = self.opened.array(variable)
         node, shape = array.node, variable.shape
@@ -345,11 +338,7 @@ class Cdl:
 
 
 class _Line:
-    """The current output line, wrapped as ncdump wraps lines.
-
-    A line break is inserted before an item that would make the line too long. Lengths are measured
-    in bytes.
-    """
+    """The current output line, which is wrapped in the same way as in ncdump."""
 
     def __init__(self, indent: str, start: int) -> None:
         self.indent = indent
@@ -370,10 +359,7 @@ class _Line:
 
 
 def _reason_to_leave_out(item: Group | Variable) -> str:
-    """Return a sentence that says why a group or variable is left out of the CDL.
-
-    The sentence is empty if CDL can express the group or variable.
-    """
+    """Return a sentence that says why a group or variable is left out, or an empty string."""
     if isinstance(item, Group):
         name, error = quote(item.path), item.error if item.is_unreadable else None
     else:

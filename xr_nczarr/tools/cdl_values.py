@@ -68,10 +68,9 @@ _LEGAL = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/?]*(?<! )")
 
 
 def is_cdl_name(name: str) -> bool:
-    """Return whether ncgen accepts a name once the special characters in it are escaped.
+    """Return whether ncgen accepts a name if its special characters are escaped.
 
-    Even with escapes, ncgen rejects some names, such as its own keywords and names that contain
-    ``?``.
+    ncgen rejects some escaped names, such as its own keywords and names that contain ``?``.
     """
     return name not in _RESERVED.split() and _LEGAL.fullmatch(name) is not None
 
@@ -158,11 +157,7 @@ def value_texts(values: Array, kind: Kind, fill_value: Any, digits: Digits = EXA
 
 
 def _as_netcdf(values: Array) -> Array:
-    """Convert values of an unsupported type to a netCDF type that represents them exactly.
-
-    For example, booleans become uint8. If netCDF supports the type of the values, or if no netCDF
-    type represents them exactly, the values are returned unchanged.
-    """
+    """Convert values to a netCDF type if there is one that represents them exactly."""
     stand_in = _STAND_INS.get(values.dtype.char)
     return values if stand_in is None else values.astype(stand_in)
 
@@ -172,10 +167,9 @@ def _quoted(text: str) -> str:
 
 
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
-    """Format each number with the fewest digits in `digits` that reproduce it.
+    """Format each number with as many digits as it needs to round-trip, within `digits`.
 
-    If no permitted number of digits reproduces a number, the largest one is used. `flag` is a flag
-    for ``%``-formatting, such as ``#``.
+    `flag` is a flag for ``%``-formatting, such as ``#``.
     """
     name = DTYPE_NAMES[values.dtype]
     fewest, most = digits[name]
@@ -213,8 +207,8 @@ class TimeUnits(NamedTuple):
         """Format times as dates in quotation marks.
 
         `numbers` contains the text of each value as a number, or ``_`` if the value is missing.
-        Missing and non-finite values keep this text instead of a date. If xarray cannot decode the
-        values, all of them keep it.
+        These texts are returned for values that are missing or not finite. If xarray cannot decode
+        the values, the texts are returned for all values.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime
@@ -277,8 +271,7 @@ def special_group_attributes(root: Group) -> dict[str, Any]:
 def special_attributes(variable: Variable) -> dict[str, Any]:
     """Return the special attributes that describe how the values of a variable are stored.
 
-    If NCZarr stores the variable's strings with a fixed width, a special attribute contains this
-    width. It is left out if the variable already has an ordinary attribute for the width.
+    The width of fixed-width strings is included, unless the variable has an attribute for it.
     """
     node = variable.array_node
     special: dict[str, Any] = {}

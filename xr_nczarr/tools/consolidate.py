@@ -81,10 +81,7 @@ def consolidate(
 
 
 class _CountedDocuments(dict[str, Bytes | None]):
-    """A dict of metadata documents that advances a progress bar when a document is added.
-
-    None, which stands for a missing document, does not advance the bar.
-    """
+    """A dict of metadata documents that advances a progress bar when a document is added."""
 
     def __init__(self, documents: Mapping[str, Bytes | None], progress: Progress) -> None:
         super().__init__(documents)
@@ -92,7 +89,7 @@ class _CountedDocuments(dict[str, Bytes | None]):
 
     def __setitem__(self, key: str, document: Bytes | None) -> None:
         super().__setitem__(key, document)
-        self._progress.advance(document is not None)
+        self._progress.advance(document is not None)  # None stands for a missing document
 
 
 @contextmanager
@@ -106,9 +103,9 @@ def change_store(
 ) -> Iterator[tuple[Transaction, OpenedStore]]:
     """Open a store to change its metadata, and yield a transaction and the opened store.
 
-    The metadata is read from the individual documents, not from consolidated metadata. Unless
-    `dry_run` is True, any interrupted change is rolled back first, and the writer lock is held
-    until the context exits.
+    The metadata is read from the individual documents, not from consolidated metadata. Any
+    interrupted change is rolled back first, and the writer lock is held until the context exits. If
+    `dry_run` is True, nothing is rolled back or locked.
 
     Parameters
     ----------

@@ -44,8 +44,7 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        The reason why the cost of a variable is unknown, keyed by the path of the variable. Empty
-        if the cost of every variable is known.
+        Mapping from the path of each variable whose cost is unknown to the reason.
     """
 
     readings: tuple[VariableReading, ...]
@@ -99,7 +98,7 @@ def explain(
 ) -> Explanation:
     """Predict how many requests and bytes it takes to read a selection, without reading it.
 
-    Only metadata is read, unless `selection` contains labels, which are looked up in coordinates.
+    Only metadata is read. If `selection` contains labels, coordinates are read, too.
     The store is listed to determine the sizes of the chunks. If it cannot be listed, sizes are
     requested one by one, but only for variables from which the selection reads at most 10,000
     chunks.
@@ -154,11 +153,7 @@ def _explanation(
     indexers: Indexers,
     requested: Collection[str] | None,
 ) -> Explanation:
-    """Predict the cost of reading the variables in `sources` whose names or paths are requested.
-
-    `sources` maps paths to variables. `select` takes a variable and the indexers, and returns the
-    stored array and the selection to read from it. If `requested` is None, all variables are read.
-    """
+    """Predict the cost of reading a selection from each requested variable."""
     dimensions = {name for names, _ in sources.values() for name in names}
     for name in indexers:
         if name not in dimensions:
@@ -187,28 +182,17 @@ def _explanation(
 
 @contextmanager
 def _leaving_out(path: str, left_out: dict[str, str]) -> Iterator[None]:
-    """Suppress an NczarrError that is raised in the ``with`` block.
-
-    The message of the error is stored in ``left_out[path]``.
-
-    Raises
-    ------
-    ConflictError
-        If the block raises IndexError, which means that a selected position is out of bounds.
-    """
+    """Suppress an NczarrError, and store its message in ``left_out[path]``."""
     try:
         yield
-    except IndexError as error:
+    except IndexError as error:  # a selected position is out of bounds
         raise ConflictError(str(error), variable=path) from error
     except NczarrError as error:
         left_out[path] = " ".join(str(error).split())
 
 
 def _stored_sources(opened: OpenedStore, top: Group) -> _Sources:
-    """Return the variables in a group and its descendants, with the names of their dimensions.
-
-    The keys are paths relative to the group, without a leading slash.
-    """
+    """Return the variables in a group and its subgroups, keyed by path relative to the group."""
     sources = {}
     for group in top.walk():
         visible = opened.visible_dimensions(group.path)

@@ -19,10 +19,10 @@ _USUAL_LEVEL = 4
 
 
 def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
-    """Return the numcodecs codec that corresponds to an HDF5 filter, given its number and settings.
+    """Return the numcodecs codec that is equivalent to an HDF5 filter.
 
-    If numcodecs has no such codec, return one whose name contains the filter's name or number. This
-    codec is not in any registry, so decoding raises an error that names the filter.
+    If numcodecs has no such codec, the result is an unknown codec that is named after the filter.
+    Decoding then raises an error that contains this name.
     """
     if number in _LEVELED and len(settings) == 1:
         return CodecSpec(_LEVELED[number], {"level": settings[0]})
@@ -34,7 +34,7 @@ def codec_of(number: int, settings: Sequence[int]) -> CodecSpec:
 
 
 def filter_of(spec: CodecSpec, node: ArrayNode) -> tuple[int, ...] | None:
-    """Return the ID of the HDF5 filter that corresponds to a codec, followed by its parameters.
+    """Return the number and the settings of the HDF5 filter that is equivalent to a codec.
 
     Return None if there is no such filter.
     """

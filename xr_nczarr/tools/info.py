@@ -222,9 +222,9 @@ def info(
     target
         A path, URL or mapping, as for `xarray.open_dataset` with ``engine="nczarr"``.
     count_chunks
-        Whether to count the stored chunks. They are counted by listing the store, and are never
-        read. If the store cannot be listed, each chunk is looked up instead. If there are more than
-        10,000 chunks to look up, they are not counted.
+        Whether to count the stored chunks. This lists the store, but does not read any chunks. If
+        the store cannot be listed, each chunk is looked up instead. If there are more than 10,000
+        chunks to look up, they are not counted.
     progress
         Whether to show how many objects have been listed.
     group, storage_options, consolidated, zarr_format, trust, limits

@@ -121,20 +121,14 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
 
 
 def _day(label: Any) -> Any:
-    """Convert a date without a time to text. Return any other label unchanged.
-
-    Given a date as text, pandas selects all times of that day.
-    """
+    """Convert a date without a time to text. Return any other label unchanged."""
+    # Given a date as text, pandas selects all times of that day.
     return str(label) if type(label) is date else label
 
 
 def _number(label: Any) -> int | float:
-    """Convert a label to a number.
-
-    Text becomes an integer if possible, because a float cannot represent every large integer. Any
-    other label becomes a float.
-    """
-    with suppress(ValueError):
+    """Convert a label to a number."""
+    with suppress(ValueError):  # floats cannot represent all large integers
         if isinstance(label, str):
             return int(label)
     return float(label)

@@ -113,9 +113,9 @@ def _exceptions(
 
 
 def _problem_with_names(node: ArrayNode, zarr: Format) -> str:
-    """Return the reason why xarray's zarr engine cannot determine an array's dimension names.
+    """Return the problem that xarray's zarr engine has with the dimension names of an array.
 
-    Return an empty string if there is no such problem.
+    Return an empty string if there is no problem.
     """
     names: Any = node.attributes.get(XARRAY_DIMENSIONS)
     if zarr.has_dimension_names:  # the engine then ignores the attribute
@@ -130,11 +130,9 @@ def _problem_with_names(node: ArrayNode, zarr: Format) -> str:
 def _in_documents(
     opened: OpenedStore, documents: Mapping[str, Bytes | None], upgrade: str
 ) -> Iterator[Finding]:
-    """Yield findings for metadata documents that are not strict JSON, or that netCDF-C misreads.
-
-    Documents that this package cannot read are skipped, because `verify` itself reports them.
-    """
+    """Yield findings for metadata documents that are not strict JSON, or that netCDF-C misreads."""
     zarr, nodes = opened.hierarchy.zarr, opened.hierarchy.nodes.items()
+    # `verify` itself reports the documents of broken nodes.
     whole = [path for path, node in nodes if not isinstance(node, BrokenNode)]
     for key in (key for path in whole for key in zarr.node_keys(path)):
         data = bytes(documents.get(key) or b"null")

@@ -79,8 +79,7 @@ class VariableReading:
 class ObjectSizes:
     """The sizes of the stored objects (chunks or shards) of one or more arrays in a store.
 
-    The sizes are determined without reading the objects. If a listing is needed, all objects under
-    `prefix` are listed once, with their sizes.
+    The objects are not read. They are listed at most once.
     """
 
     def __init__(self, arrays: Sequence[ChunkedArray]) -> None:
@@ -103,10 +102,8 @@ class ObjectSizes:
         Parameters
         ----------
         one_by_one
-            Whether requests for the sizes of single objects may be sent. If True, three methods
-            are tried in this order: asking the store for sizes that it knows without a request,
-            listing the store, and sending one request per object. If False, two methods are tried:
-            listing the store, and asking it for sizes that it knows without a request.
+            Whether to request the size of each object if the store cannot be listed. If True, the
+            store is not listed if it knows the sizes without a request.
         """
         if one_by_one or self._listed is None:
             sizes = self.store.known_sizes(keys)
@@ -128,9 +125,6 @@ def record_read(
     sizes: ObjectSizes,
 ) -> VariableReading:
     """Predict the cost of reading a selection of a variable, without reading any object.
-
-    The read runs on simulated objects instead of the stored objects. Its result takes no memory,
-    because the selected values are not kept.
 
     Parameters
     ----------
@@ -200,27 +194,9 @@ def record_read(
 
 
 class _RecordingStore(Store):
-    """A simulated store that records requests instead of sending them.
+    """A simulated store that counts the requests to another store instead of sending them.
 
-    Parameters
-    ----------
-    other
-        The store to simulate.
-    sizes_of
-        Function that returns the sizes of objects in `other`; see `ObjectSizes.of`.
-    holds_objects
-        Whether to simulate the objects. If False, every object appears to be missing.
-
-    Attributes
-    ----------
-    requests
-        Number of requests that the same reads from `other` would take.
-    fetched_bytes
-        Total number of bytes requested, or None if a size is unknown.
-    present
-        Number of requested objects that exist in `other`.
-    shard_keys
-        Keys of the shards from which byte ranges were requested.
+    If `holds_objects` is False, every object appears to be missing.
     """
 
     def __init__(
@@ -232,19 +208,19 @@ class _RecordingStore(Store):
     ) -> None:
         # The name differs, because the cached shard indices of `other` must not be used.
         self.name, self.remote = f"{other.name} (recorded)", other.remote
-        self.requests = self.present = 0
-        self.fetched_bytes: int | None = 0
-        self.shard_keys: set[str] = set()
+        self.requests = 0
+        self.present = 0  # the number of requested objects that exist in `other`
+        self.fetched_bytes: int | None = 0  # None if the size of a requested object is unknown
+        self.shard_keys: set[str] = set()  # keys of the shards from which ranges were requested
         self._sizes_of = sizes_of
         self._count_requests = other.count_requests
         self._holds_objects = holds_objects
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
-        """Yield empty bytes for each simulated object, and None for each missing object."""
         return self.fetch_ranges([ByteRange(key) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield zeros for each range of a simulated object, and None for any other range."""
+        """Yield zeros instead of the stored bytes, or None if the object appears to be missing."""
         self.requests += self._count_requests(ranges)
         before = None
         for item, size in zip(ranges, self._sizes_of([item.key for item in ranges]), strict=True):
@@ -268,7 +244,7 @@ class _RecordingStore(Store):
             yield (lambda *_: None) if self._holds_objects else read
 
     def known_sizes(self, keys: Sequence[str]) -> None:
-        """Return None, which means that the sizes are not known without a request."""
+        """Return None, because no sizes are known."""
 
     def list_names(self, prefix: str) -> Listing:
         raise NotImplementedError  # not needed, because reading chunks does not list objects

@@ -116,8 +116,8 @@ def grid_svg(
 ) -> str:
     """Return an SVG drawing of an array's chunks along one or two of its dimensions.
 
-    If the array has more than two dimensions, two of them are drawn. Preference is given first to
-    dimensions with chunks that are not in `touched`, and then to dimensions with more chunks.
+    If the array has more than two dimensions, two of them are drawn. Dimensions that `touched`
+    covers only in part are preferred, then dimensions with more chunks.
     Return an empty string for a scalar or an array without elements.
 
     Parameters

@@ -146,10 +146,7 @@ def count_stored_chunks(
 
 
 def _folders(store: Store, prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all folders below `prefix`.
-
-    Nothing is yielded if the store has no folders; see `Store.has_folders`.
-    """
+    """Yield the paths of all folders below `prefix`, if the store has folders."""
     for name in store.list_names(prefix).prefixes if store.has_folders else ():
         yield f"{prefix}{name}"
         yield from _folders(store, f"{prefix}{name}/")
@@ -160,12 +157,7 @@ def _counted(
     objects: Iterable[tuple[str, int | None]],
     folders: Iterable[str] = (),
 ) -> StoreContents:
-    """Build the result of `count_stored_chunks` by assigning each object to its variable.
-
-    If there is a folder at the path of a chunk, the chunk counts as stored, and the stored size of
-    the variable is unknown. The chunk must not count as missing: a missing chunk is read as the
-    fill value, but reading a folder raises an error.
-    """
+    """Assign each object to the variable whose chunk (or shard) it is."""
     by_path = _expected(opened)
     by_folder: dict[str, list[StoredChunks]] = {}
     for stored in by_path.values():
@@ -187,6 +179,8 @@ def _counted(
         return False
 
     others = [key for key, size in objects if not assign(key, size)]
+    # A folder at the key of a chunk does not count as a missing chunk, because reading it raises an
+    # error. Missing chunks are read as the fill value.
     for path in folders:
         assign(path, None)
     for stored in by_path.values():
@@ -196,7 +190,7 @@ def _counted(
 
 
 def _expected(opened: OpenedStore) -> dict[str, StoredChunks]:
-    """Build a `StoredChunks` for each readable variable, keyed by path. Nothing is counted yet."""
+    """Return an empty `StoredChunks` for each readable variable, keyed by path."""
     return {
         variable.path: StoredChunks(variable.readable_node)
         for variable in opened.root.all_variables()

@@ -42,14 +42,14 @@ _ANNOTATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class UpgradeResult(Result):
-    """The result of `upgrade`: the changes that it made or, with `dry_run`, would make.
+    """The result of `upgrade`. After a dry run, it describes changes that were not made.
 
     Attributes
     ----------
     before, after
         Names of the layouts before and after the upgrade.
     written, removed
-        Keys of the documents that the upgrade wrote and removed, or would write and remove.
+        Keys of the documents that the upgrade writes and removes.
     """
 
     store: str
@@ -95,8 +95,9 @@ def upgrade(
     Raises
     ------
     ConflictError
-        If the dialect cannot express all of the store's metadata. Also if the store is plain Zarr,
-        `dialect` is not ``"zarr"``, and `annotate` is False. In both cases, nothing is written.
+        If the dialect cannot express all of the store's metadata. The error is also raised if the
+        store is plain Zarr, unless `annotate` is True or `dialect` is ``"zarr"``. In both cases,
+        nothing is written.
     UnsupportedError
         If the store is not writable, or if its Zarr version does not support the dialect.
     NotFoundError
@@ -149,18 +150,7 @@ def upgrade(
 
 
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
-    """Render the metadata documents of a store in another dialect (NCZarr layout).
-
-    Return a mapping from keys to documents, and the dialect that a reader of these documents would
-    detect.
-
-    Raises
-    ------
-    UnsupportedError
-        If this package cannot write the store's variant of Zarr.
-    ConflictError
-        If the dialect cannot express all metadata of the store.
-    """
+    """Return the documents of a store in another dialect, and the dialect that readers detect."""
     source = opened.hierarchy
     with ErrorContext(store=opened.store.name):
         source.zarr.check_writable()
@@ -214,11 +204,8 @@ def _attributes(decoded: Mapping[str, Any], node: Node, layout: Layout) -> dict[
 
 
 def _normalized_codec(spec: CodecSpec) -> CodecSpec:
-    """Replace the parameters of a numcodecs codec if only netCDF-C understands them.
-
-    Some netCDF-C releases wrote numbers as strings, or a shuffle codec with an element size of 0.
-    A codec without such parameters is returned unchanged.
-    """
+    """Normalize codec parameters that only netCDF-C understands."""
+    # Some netCDF-C releases wrote numbers as strings, or a shuffle codec with an element size of 0.
     if not spec.is_buffer_filter:
         return spec
     same = spec.document == {"id": spec.name, **spec.configuration}
@@ -226,11 +213,7 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 
 
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return the nodes of `hierarchy`, with the metadata of `source` that an upgrade must preserve.
-
-    Reserved attributes of `source` are kept, except for attributes that the new layout rewrites.
-    An array without a fill value stays without one.
-    """
+    """Return the nodes of `hierarchy` with the metadata of `source` that an upgrade preserves."""
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
         new = nodes.get(path)
@@ -238,7 +221,7 @@ def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, 
             # For example, nccopy 4.9.0 writes no Zarr fill value for a variable with a
             # `_FillValue`.
             nodes[path] = replace(new, fill_value=None)
-        kept = {
+        kept = {  # reserved attributes that the new layout does not write itself
             name: value
             for name, value in node.attributes.items()
             if is_bookkeeping(name) and name not in _ANNOTATIONS
@@ -262,10 +245,7 @@ def _differences(old: Group, new: Group) -> Iterator[str]:
 
 
 def _properties(group: Group) -> Iterator[tuple[str, Any]]:
-    """Yield a description and a value for each property of a group and its descendants.
-
-    Two groups are considered equal if these pairs are the same for both.
-    """
+    """Yield a description and a value for each property of a group and its descendants."""
     yield f"the group {group.path}", None
     for dimension in group.dimensions.values():
         yield f"the dimension {dimension.path}", dimension_text(dimension)

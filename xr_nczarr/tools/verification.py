@@ -29,8 +29,7 @@ class Finding:
     place
         Key of the object, or path of the group or array, in which the problem was found.
     detail
-        Details that apply only to this object, group or array. Findings of the same kind can have
-        different details.
+        Details that apply only to this place.
     """
 
     severity: Severity
@@ -67,8 +66,8 @@ class Verification(Result):
     Attributes
     ----------
     chunks
-        Mapping from the path of each array to the number of existing chunks (or shards) and the
-        total number. Empty if these numbers are unknown.
+        Two numbers for each array, keyed by path: the number of chunks (or shards) that exist, and
+        the total number. Empty if these numbers are unknown.
     decoded
         Number of chunks (or shards) that were read and decoded.
     """
@@ -80,7 +79,7 @@ class Verification(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether the store is undamaged, that is, no finding has the severity ``error``."""
+        """Whether no finding has the severity ``"error"``."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __repr__(self) -> str:

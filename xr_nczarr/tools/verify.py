@@ -60,11 +60,10 @@ def verify(
     does not check whether xarray can decode the values, for example whether ``units`` are valid. A
     missing chunk is an error in a coordinate variable, and a warning in any other variable.
 
-    There is one exception: if the missing chunks of a coordinate contain only one value in total,
-    they cause only a warning. In this case, the coordinate may be complete: writers omit chunks
-    that contain only the fill value, and one coordinate value may be equal to the fill value. The
-    exception does not apply if the fill value marks missing data, which coordinates must not
-    contain.
+    There is one exception. If the missing chunks of a coordinate contain only one value, they cause
+    only a warning, because this value could be equal to the fill value. Writers omit chunks that
+    contain only the fill value. The exception does not apply if the fill value marks missing data,
+    because coordinates must not contain missing data.
 
     Parameters
     ----------
@@ -153,18 +152,13 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
 def _open(
     target: Any, options: OpenOptions, documents: dict[str, Bytes | None]
 ) -> tuple[OpenedStore, Group]:
-    """Open a store and read its metadata, from the individual documents if possible.
-
-    If ``options.consolidated`` is None, the individual documents are read if possible. Consolidated
-    metadata is read only if there are no individual documents, or if the store cannot be listed to
-    find them. Any other value of this option has its usual meaning (see `OpenOptions`). All
-    documents that are read are added to `documents`.
-    """
+    """Open a store, and add all metadata documents that are read to `documents`."""
     if options.consolidated is not None:
         return open_all_groups(target, options, documents=documents)
     try:
         return open_all_groups(target, replace(options, consolidated=False), documents=documents)
     except (NotFoundError, UnsupportedError):
+        # There are no individual documents, or the store cannot be listed to find them.
         return open_all_groups(target, options, documents=documents)
 
 
@@ -180,11 +174,7 @@ def _error(place: str, error: NczarrError) -> Finding:
 
 
 def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> Iterator[Finding]:
-    """Yield a finding for each metadata document that differs from its consolidated copy.
-
-    Also yield a finding for each document that has no consolidated copy, and for each copy without
-    a document. If the consolidated metadata cannot be parsed, yield a single finding.
-    """
+    """Yield findings about differences between metadata documents and their consolidated copies."""
     zarr, limits = opened.hierarchy.zarr, opened.options.bounds
     key = zarr.consolidated_key
     store = MemoizingStore(opened.store, documents)
@@ -218,12 +208,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
 
 
 def _missing(variable: Variable, stored: StoredChunks) -> Finding:
-    """Return the finding about the missing chunks of a variable.
-
-    A coordinate is incomplete if its missing chunks contain several values. A single value may be
-    equal to the fill value. Even then, the coordinate is incomplete if the fill value marks missing
-    data; see `verify`.
-    """
+    """Return the finding about the missing chunks of a variable."""
     present = set(stored.numbers)
     absent = (number for number in range(stored.total) if number not in present)
     first = [*islice(absent, _MAX_KEYS)]
@@ -236,6 +221,7 @@ def _missing(variable: Variable, stored: StoredChunks) -> Finding:
         is_masked = (
             "_FillValue" in variable.attributes or variable.fill_value != variable.fill_value
         )
+        # A single value could be equal to the fill value, unless fill values mark missing data.
         if values > 1 or is_masked:
             problem, remedy = "chunks of a coordinate are missing", "Rewrite the coordinate"
             return Finding("error", variable.path, problem, remedy, detail=detail)
@@ -244,16 +230,7 @@ def _missing(variable: Variable, stored: StoredChunks) -> Finding:
 
 
 class _Array:
-    """An array to verify.
-
-    `numbers` contains the objects to read (chunks or shards), as indices into the flattened grid in
-    C order.
-
-    Raises
-    ------
-    NczarrError
-        If no chunk of the array can be read, for example because the codec is unknown.
-    """
+    """An array to verify, and the chunks (or shards) to read from it."""
 
     def __init__(
         self,
@@ -265,9 +242,9 @@ class _Array:
         node = variable.readable_node
         self.path = variable.path
         self.array = ChunkedArray(node, opened.store, replace(opened.options.reading, threads=1))
-        _ = self.array.codec, self.array.layout
+        _ = self.array.codec, self.array.layout  # raises an error if no chunk can be decoded
         self.objects = stored or StoredChunks(node)
-        self.numbers: Sequence[int] = range(self.objects.total)
+        self.numbers: Sequence[int] = range(self.objects.total)  # indices in the flattened grid
         # Objects that are known to be missing are fetched only with missing_chunks="raise".
         if stored is not None and opened.options.missing_chunks != "raise":
             self.numbers = stored.numbers
@@ -276,17 +253,14 @@ class _Array:
 
     @property
     def threads(self) -> int:
-        """The number of threads that read the array.
-
-        The number is 0 if the chunks are too small to benefit from threads.
-        """
+        """The number of threads that read the array, or 0 to read it in the calling thread."""
         size = math.prod(self.array.node.object_shape) * self.array.node.dtype.itemsize
         if self.array.store.remote:
             return max(_MIN_IN_FLIGHT, min(_MAX_IN_FLIGHT, _BYTES_IN_FLIGHT // max(1, size)))
         return os.cpu_count() or 1 if size >= _THREADED_FROM_BYTES else 0
 
     def read(self, number: int) -> list[Finding]:
-        """Read an object, and return its problems, one for each damaged inner chunk of a shard."""
+        """Read a chunk, or all chunks of a shard, and return a finding for each damaged chunk."""
         node = self.array.node
         elements = _elements(node, self.objects.index(number))
         problems = self._decode(elements)
@@ -307,7 +281,7 @@ class _Array:
 
 
 def _elements(node: ArrayNode, index: Sequence[int]) -> list[slice]:
-    """Return the slices of an array that the object at a grid index contains."""
+    """Return the region of an array that the chunk (or shard) at a grid index contains."""
     slices = []
     for axis, number in enumerate(index):
         start, length = 0, node.object_shape[axis]
@@ -342,8 +316,7 @@ def _read_all(arrays: Sequence[_Array], result: Verification, progress: Progress
 def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
     """Yield a finding for each object that should not be in the store, such as a leftover lock.
 
-    `keys` contains the keys of all objects that are not chunks. Metadata documents are skipped, as
-    are objects in a group or array that cannot be read.
+    `keys` contains the keys of all objects except chunks.
     """
     zarr, nodes = opened.hierarchy.zarr, opened.hierarchy.nodes
     documents = set(document_keys(opened.hierarchy, SIDECARS))
@@ -359,7 +332,7 @@ def _left_over(opened: OpenedStore, keys: Sequence[str]) -> Iterator[Finding]:
             problem = "a write is in progress, or was killed"
             yield Finding("warning", key, problem, "Wait for that write to finish, or run it again")
         elif key in documents or not above or not broken.isdisjoint(above):
-            continue
+            continue  # a document, or an object in a group or array that cannot be read
         elif isinstance(nodes[holder], ArrayNode) or holder == above[0]:
             yield Finding("warning", key, "the object is not a chunk of any array", _EXTRA_CHUNK)
         else:
