@@ -31,10 +31,7 @@ from xr_nczarr.writing.source_blocks import in_chunks
 
 _OBJECT = np.dtype(object)
 _MASKED = {True: "biufcSUO", False: "biufc"}
-"""The kinds of dtypes whose fill value can mask values.
-
-The key is True for plain Zarr, and False for NCZarr.
-"""
+"""The kinds of dtypes whose fill value can mask values, in plain Zarr (True) or NCZarr (False)."""
 _SKIP = "Pass skip_unsupported=True to leave out whatever the target does not support"
 _CORRECT_ATTRIBUTES = "Correct or remove the attributes of the variable in the source"
 _MAX_NAMED = 5
@@ -56,8 +53,7 @@ class CopiedTree(Tree):
     skipped
         Descriptions of everything that was left out.
     arrays
-        Mapping from the paths of arrays in the copy to the corresponding source arrays. It contains
-        only arrays whose chunks may be copied unchanged.
+        The source arrays that are copied completely, keyed by their paths in the copy.
     """
 
     chunks: Mapping[str, int] = field(default_factory=dict)
@@ -69,13 +65,12 @@ class CopiedTree(Tree):
     def add_source(self, source: Source) -> None:
         """Add the groups and variables that a source includes.
 
-        Values are not read, with one exception: strings may be read to find the longest string.
+        No values are read, except for strings whose maximum length is needed.
 
         Raises
         ------
         NotFoundError
-            If `chunks` contains a dimension that the source does not have, if the selected group,
-            variables or dimensions do not exist, or if a position is out of bounds.
+            If a dimension in `chunks` or a part of the selection does not exist in the source.
         ConflictError
             If a chunk length is less than 1, or if the root would have two dimensions of the same
             name.
@@ -135,11 +130,11 @@ class CopiedTree(Tree):
             problem = f"the dialect {self.layout.dialect} cannot express {'; '.join(named)}"
             raise UnsupportedError(problem, remedy=_SKIP)
 
-    def _check_chunks(self, names: Collection[str]) -> None:
-        """Check `chunks`, given the names of the dimensions in the source."""
+    def _check_chunks(self, dimensions: Collection[str]) -> None:
+        """Raise an error if `chunks` contains an unknown dimension or an invalid length."""
         for dim, length in self.chunks.items():
-            if dim not in names:
-                raise unknown("dimension", dim, names)
+            if dim not in dimensions:
+                raise unknown("dimension", dim, dimensions)
             if length < 1:
                 raise ConflictError(
                     f"the chunk length of dimension {quote(dim)} must be at least 1, not {length}",
@@ -147,13 +142,7 @@ class CopiedTree(Tree):
                 )
 
     def _add_dimension(self, source: Source, dimension: Dimension) -> None:
-        """Add a dimension of the source. If the copy leaves out its group, add it to the root.
-
-        Raises
-        ------
-        ConflictError
-            If the root would have two dimensions of the same name.
-        """
+        # If the copy leaves out the group of a dimension, the dimension is added to the root.
         copied = source.copied_dimension(dimension)
         group = self.group(copied.group)
         if copied.name in group.dimensions:
@@ -166,10 +155,7 @@ class CopiedTree(Tree):
         group.dimensions[copied.name] = copied
 
     def _add(self, source: Source, group: Group, variable: Variable) -> None:
-        """Add a variable from the source, with its values, to a group in this tree.
-
-        If the target does not support the variable, skip it or raise an error.
-        """
+        """Add a variable of the source to a group of the copy, if the target supports it."""
         try:
             with ErrorContext(variable=variable.node.path if variable.node else variable.path):
                 if variable.error is not None:
@@ -196,15 +182,10 @@ class CopiedTree(Tree):
     def _encoded(self, variable: Variable, data: Any) -> EncodedVariable:
         """Encode a variable, using only types that the target supports.
 
-        `data` contains the values of the variable, and has the dtype of ``variable.node``.
-
         Raises
         ------
-        ConflictError
-            If a string is longer than the maximum that an attribute declares, such as
-            ``_nczarr_maxstrlen``.
         UnsupportedError
-            If the target does not support the type.
+            If no such type can represent the values.
         """
         layout, dtype, attributes = self.layout, data.dtype, dict(variable.attributes)
         encoding, explicit = self._encoding(variable)
@@ -239,10 +220,9 @@ class CopiedTree(Tree):
         )
 
     def _encoding(self, variable: Variable) -> tuple[dict[str, Any], bool]:
-        """Return the encoding of a variable, and whether the caller requested changes to it.
+        """Return the encoding of a copied variable, and whether the caller requested it.
 
-        The encoding contains only the keys for chunks, shards and codecs. The second value is True
-        if `codecs` is not None, or if `chunks` changes a chunk length of the variable.
+        The encoding contains only chunks, shards and codecs.
         """
         node, names = variable.array_node, [dimension.name for dimension in variable.dimensions]
         chunks = node.chunk_shape if names else ()
@@ -285,11 +265,7 @@ class CopiedTree(Tree):
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return the chunk lengths of a variable along each dimension.
-
-    For each dimension, return one number if the chunk grid is regular, or else the length of each
-    chunk. If the array is sharded, return the lengths of its shards instead.
-    """
+    """Return the chunks (or shards) of a variable in the form of dask's argument ``chunks``."""
     node = variable.array_node
     if node.chunk_runs:
         runs = zip(node.chunk_runs, node.shape, strict=True)
@@ -298,32 +274,17 @@ def _stored_chunks(variable: Variable) -> list[Any]:
 
 
 def _fill_value(variable: Variable, layout: Layout) -> Any:
-    """Return the fill value of the copied array, or None if the array must not have one.
-
-    Values that are not masked in the source must not be masked in the copy.
-
-    The fill value of the source variable is kept in each of these cases:
-
-    - The Zarr version of the target requires a fill value.
-    - The source variable has a ``_FillValue`` attribute.
-    - A fill value of this dtype never masks values in the target (see `_MASKED`).
-
-    In all other cases, the result depends on the fill value:
-
-    - Zero and the empty string are dropped, because they are not needed. Missing chunks of an array
-      without a fill value are read as zeros or empty strings.
-    - NaN is kept, because it masks only NaN.
-    - In plain Zarr, all other fill values are dropped, because readers treat the ``fill_value`` as
-      ``_FillValue``. In NCZarr, they are replaced with netCDF's default fill value, which never
-      masks data.
-    """
+    """Return the fill value of the copied array, or None if the array must not have one."""
     fill, dtype = variable.array_node.fill_value, variable.array_node.dtype
     if layout.zarr.requires_fill_value:
         return variable.fill_value
+    # Values that are not masked in the source must not be masked in the copy.
     if "_FillValue" in variable.attributes or dtype.kind not in _MASKED[layout.is_plain_zarr]:
         return fill
-    if not fill:
+    if not fill:  # without a fill value, missing chunks are read as zeros or empty strings
         return None
-    if fill != fill:
+    if fill != fill:  # NaN masks only NaN
         return fill
+    # In plain Zarr, readers use any fill value as `_FillValue`. In NCZarr, netCDF's default fill
+    # value never masks data.
     return None if layout.is_plain_zarr else default_fill(dtype)

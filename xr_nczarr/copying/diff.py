@@ -114,9 +114,9 @@ def diff(
 ) -> Comparison:
     """Compare two datasets, which can be stores, reference sets, netCDF files or other files.
 
-    Values are compared as stored, without decoding, and part by part to limit memory use. NaN
-    equals NaN. The order of the dimensions, variables and attributes in a group is ignored, and so
-    is whitespace in attributes that contain JSON.
+    Values are compared as stored, without decoding. They are read in parts to limit memory use.
+    NaN equals NaN. The order of the dimensions, variables and attributes in a group is ignored, and
+    so is whitespace in attributes that contain JSON.
 
     Parameters
     ----------
@@ -222,7 +222,6 @@ class _Comparator:
                 self._compare_values(first, *(tree.written[path].data for tree in self.trees))
 
     def _compare_values(self, variable: Variable, first: Any, second: Any) -> None:
-        """Compare the values of a variable part by part, to limit memory use."""
         node, shape, count, largest = variable.array_node, first.shape, 0, 0.0
         place: tuple[int, ...] = ()
         texts: list[str] = []
@@ -277,21 +276,14 @@ class _Comparator:
 def _pairs(
     first: Mapping[str, _Item], second: Mapping[str, _Item]
 ) -> Iterator[tuple[str, _Item | None, _Item | None]]:
-    """Yield a tuple (key, first value, second value) for each key in either mapping.
-
-    If a mapping does not contain the key, its value in the tuple is None.
-    """
+    """Yield each key with its value in both mappings, or None where the key is missing."""
     for key in {**first, **second}:
         yield key, first.get(key), second.get(key)
 
 
 def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the absolute differences between two arrays of numbers.
-
-    The differences are exact if both arrays contain signed integers, or if both contain unsigned
-    integers. Otherwise, they are computed in double precision.
-    """
-    if first.dtype.kind == second.dtype.kind != "f":
+    """Return the absolute differences between two arrays of numbers."""
+    if first.dtype.kind == second.dtype.kind != "f":  # differences of integers must be exact
         ordered = np.maximum(first, second), np.minimum(first, second)
         high, low = (values.astype("u8") for values in ordered)
     else:
@@ -302,11 +294,8 @@ def _distances(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray
 
 
 def _is_same_json(first: Any, second: Any) -> bool:
-    """Return whether two attributes are JSON objects or lists with equal contents.
-
-    netCDF-C reads these attributes as text. The texts can differ even if the contents are equal,
-    because different programs format the same JSON differently.
-    """
+    """Return whether two attributes contain JSON objects or lists that are equal."""
+    # netCDF-C reads JSON attributes as text, and programs format the same JSON differently.
     texts = [value for value in (first, second) if isinstance(value, str)]
     if len(texts) < 2 or not all(text.startswith(("{", "[")) for text in texts):
         return False
@@ -329,10 +318,7 @@ def _dimension_text(dimension: Dimension | None) -> str | None:
 
 
 def _declaration(variable: Variable | None) -> str | None:
-    """Return the CDL type and the dimensions of a variable, such as ``float(x=3)``.
-
-    If `variable` is None, return None.
-    """
+    """Return the CDL type and the dimensions of a variable, such as ``float(x=3)``."""
     if variable is None:
         return None
     dimensions = [f"{item.name}={item.size}" for item in variable.dimensions]

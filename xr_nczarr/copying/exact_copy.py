@@ -67,10 +67,9 @@ class CopyResult(Result):
     resumed
         Whether this run completed an interrupted copy.
     restart_reason
-        Why this run started over instead of resuming an interrupted copy. Empty if there was no
-        interrupted copy, or if it was resumed.
+        Why an interrupted copy was restarted instead of resumed. Otherwise empty.
     skipped
-        One sentence for each item that `skip_unsupported` left out.
+        Descriptions of the items that `skip_unsupported` left out.
     """
 
     store: str
@@ -116,10 +115,9 @@ def copy(
 ) -> CopyResult:
     """Copy a store, or a file that xarray can open, into a new store or netCDF-4 file.
 
-    A copy of a store or a netCDF file is exact, as far as the target can represent the source. It
-    has the same groups, dimensions, variables and attributes, in the same order and with the same
-    types. For example, a copy in plain Zarr has dimension names for each array, but no shared
-    dimensions, because plain Zarr cannot represent them.
+    A copy of a store or a netCDF file has the same groups, dimensions, variables and attributes, in
+    the same order and with the same types. It lacks only what the target cannot represent. For
+    example, plain Zarr has dimension names for each array, but no shared dimensions.
 
     Until the copy is complete, readers do not recognize the target as a store. To resume an
     interrupted copy, run it again. The new run starts over in these cases:
@@ -129,7 +127,7 @@ def copy(
       stores, but not over plain HTTP or in reference sets.
     - The target is a zip file or a netCDF file.
     - The copy replaces a store on a local disk.
-    - The machine has been rebooted. A reboot may lose chunks that have not reached the disk.
+    - The machine has been rebooted. A reboot can lose chunks that have not reached the disk.
 
     Parameters
     ----------
@@ -152,9 +150,9 @@ def copy(
         both ends. An integer or a single label selects one element, but does not drop the
         dimension.
     engine
-        The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C (if
-        netCDF4 is installed), and anything else with ``"nczarr"``. Other engines may not return
-        all parts of a file. The copy then lacks the parts that the engine did not return.
+        The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C, and
+        anything else with ``"nczarr"``. If netCDF4 is not installed, xarray chooses the engine for
+        netCDF files. The copy lacks any parts of a file that the engine does not return.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks
@@ -182,9 +180,8 @@ def copy(
     Raises
     ------
     ExistsError
-        If the target exists and is not an interrupted copy. With `overwrite`, the error is raised
-        only if the existing target is of a different kind than the copy: a store can replace only
-        a store, and a netCDF file can replace only a netCDF file.
+        If the target exists and is not an interrupted copy. With `overwrite`, a store can replace
+        only a store, and a netCDF file can replace only a netCDF file.
     NotFoundError
         If the source, the engine, or a requested group, variable, dimension or label does not
         exist. The error is also raised if the parent folder of a new netCDF file does not exist.
@@ -265,13 +262,7 @@ def copy(
 
 
 def _file_path(location: Location) -> str | None:
-    """Return the path of the netCDF file to write, or None if the target is a store.
-
-    Raises
-    ------
-    UnsupportedError
-        If the target is a netCDF file that is not on a local disk.
-    """
+    """Return the path of the netCDF file to write, or None if the target is a store."""
     if not isinstance(location.target, str | os.PathLike) or location.is_reference_set:
         return None
     is_file = location.url.rstrip("/").lower().endswith(_NETCDF_ENDINGS)
@@ -287,10 +278,7 @@ def _file_path(location: Location) -> str | None:
 
 
 def _check_replaceable(path: str, *, overwrite: bool) -> None:
-    """Raise an error if a netCDF file cannot be created at `path`.
-
-    An existing netCDF file can be replaced only with `overwrite`.
-    """
+    """Raise an error if a netCDF file cannot be created at `path`."""
     if os.path.lexists(path) and not is_netcdf_file(path):
         remedy = "Choose another target, or remove the existing one first"
         raise ExistsError("the target exists, but is not a netCDF file", remedy=remedy, store=path)
@@ -373,11 +361,8 @@ def _check_unchanged(origin: Source, before: str | None, target: str) -> None:
 
 
 def _resume_marker(state: str, plan: WritePlan) -> bytes:
-    """Return the content of the marker that tells a later run whether it can resume this copy.
-
-    The content is a digest of the source's state, the plan and the machine's boot ID. The boot ID
-    is included because chunks that have not been flushed to disk may be lost in a reboot.
-    """
+    """Return a digest of everything that must not change before an interrupted copy is resumed."""
+    # The boot ID is included because a reboot can lose chunks that were not flushed to disk.
     digest = hashlib.sha256(f"{state}{boot_id()}".encode())
     for key, document in plan.documents.items():
         digest.update(key.encode() + b"\0" + document + b"\0")
@@ -392,17 +377,11 @@ def _inspect_target(
     Returns
     -------
     is_store
-        Whether the target is a store.
+        Whether the target is a store. An interrupted copy that can be resumed is not a store.
     resumes
         Whether to resume an interrupted copy.
     restart_reason
-        The reason why an interrupted copy cannot be resumed. Empty if there is no interrupted copy,
-        or if it can be resumed.
-
-    Raises
-    ------
-    ExistsError
-        If the target exists and may not be replaced.
+        Why an interrupted copy cannot be resumed. Otherwise empty.
     """
     store, unfinished = transaction.store, None
     if not store.single_file and transaction.target.may_hold(UNFINISHED):

@@ -113,9 +113,10 @@ class Handle:
         return int(getattr(_library(), function)(*arguments))
 
     def integer(self, function: str, *arguments: Any, kind: Any = ctypes.c_int) -> int:
-        """Return the integer that a netCDF-C function writes to its last parameter.
+        """Call a netCDF-C function, and return the integer that it writes to its last parameter.
 
-        `arguments` contains all arguments but the last, and `kind` is the integer's C type.
+        `arguments` contains the arguments before this parameter. `kind` is the C type of the
+        integer.
         """
         result = kind()
         self.call(function, *arguments, ctypes.byref(result))
@@ -128,7 +129,7 @@ class Handle:
         rest: Sequence[Any] = (),
         types: tuple[Any, Any] = (ctypes.c_int, ctypes.c_int),
     ) -> list[int]:
-        """Return the integers that a netCDF-C function writes to an array.
+        """Call a netCDF-C function, and return the integers that it writes to an array.
 
         The function must have two consecutive output parameters: the number of integers, and the
         array.
@@ -147,9 +148,9 @@ class Handle:
         return list(listed)
 
     def name(self, function: str, *arguments: Any) -> str:
-        """Call a netCDF-C function that writes a name to its last parameter, and return the name.
+        """Call a netCDF-C function, and return the name that it writes to its last parameter.
 
-        `arguments` contains all arguments but the last.
+        `arguments` contains the arguments before this parameter.
         """
         name = ctypes.create_string_buffer(MAX_NAME + 1)
         self.call(function, *arguments, name)
@@ -163,10 +164,9 @@ class Handle:
         return self.integer("nc_inq_grp_full_ncid", self.ncid, os.fsencode(path))
 
     def strings(self, count: int, function: str, *arguments: Any) -> list[str]:
-        """Call a netCDF-C function that outputs `count` strings, and return them.
+        """Call a netCDF-C function, and return the strings that it writes to its last parameter.
 
-        `arguments` contains all arguments but the last, which is the output array. The memory that
-        netCDF-C allocates for the strings is freed.
+        `arguments` contains the arguments before this parameter. `count` is the number of strings.
         """
         listed = (ctypes.c_char_p * count)()
         self.call(function, *arguments, listed)
@@ -177,12 +177,10 @@ class Handle:
 
 @cache
 def _reopened(path: str, *_: int) -> Handle:
-    """Open a file, or return the handle if this process has already opened the file.
-
-    The arguments after `path` are the modification time and the size of the file. If either has
-    changed, the file is reopened. The file stays open until the process ends. The garbage collector
-    must not close it at an unpredictable time, because closing a file acquires the HDF5 lock.
-    """
+    """Return an open handle for a file, and open each version of the file only once."""
+    # The cache also compares the other arguments: the modification time and the size of the file.
+    # It keeps files open until the process ends. The garbage collector must not close them at an
+    # unpredictable time, because closing a file acquires the HDF5 lock.
     return Handle(path)
 
 

@@ -48,8 +48,8 @@ class NetcdfFile:
         The lazily indexed values of each variable, keyed by path.
     unsupported
         Types, variables and attributes that NCZarr cannot express, as (path, description) tuples.
-        An attribute is listed under the path of its group or variable. Unsupported variables also
-        appear in `root`, but have no values. Their attribute `error` contains the reason.
+        An attribute is listed under the path of its group or variable. An unsupported variable also
+        appears in `root`, but has no values. `Variable.error` contains the reason.
 
     Raises
     ------
@@ -137,11 +137,7 @@ class NetcdfFile:
     def _chunks(
         self, ncid: int, varid: int, variable: Variable, dtype: np.dtype[Any]
     ) -> tuple[int, ...]:
-        """Return the chunk shape of a variable.
-
-        A contiguous variable has no chunks. In this case, return the shape that the function
-        `chunk_shape` chooses by default.
-        """
+        """Return the chunk shape of a variable, or a default shape for a contiguous variable."""
         shape = variable.shape
         storage, sizes = ctypes.c_int(), (ctypes.c_size_t * len(shape))()
         self.handle.call("nc_inq_var_chunking", ncid, varid, ctypes.byref(storage), sizes)
@@ -151,10 +147,7 @@ class NetcdfFile:
         return chunk_shape(None, shape, dtype, blocks=None, allow_longer=allow_longer)
 
     def _fill_value(self, ncid: int, varid: int, dtype: np.dtype[Any]) -> Any:
-        """Return the value of elements that were never written.
-
-        Return None if the file does not define this value.
-        """
+        """Return the value of elements that were never written, or None if it is undefined."""
         if dtype.hasobject:
             return ""
         undefined, fill = ctypes.c_int(), np.zeros(1, dtype.newbyteorder("="))
@@ -231,10 +224,7 @@ class NetcdfValues(BackendArray):
         return np.asarray(values, self.dtype)
 
     def _read(self, key: tuple[int | slice, ...]) -> Array:
-        """Read the bounding box of the selected elements, and return only the selected ones.
-
-        Slices in `key` have positive steps, as xarray's `explicit_indexing_adapter` guarantees.
-        """
+        """Return the selected elements. The steps of slices in `key` must be positive."""
         starts, lengths, within = [], [], []
         for item, size in zip(key, self.shape, strict=True):
             positions = range(size)[item] if isinstance(item, slice) else range(item, item + 1)
@@ -249,18 +239,11 @@ class NetcdfValues(BackendArray):
         return selected
 
     def _box(self, starts: list[int], lengths: list[int]) -> Array:
-        """Read a box of elements.
-
-        Along an unlimited dimension, a variable can be shorter than the dimension. If a box extends
-        beyond the end of the variable, netCDF-C misplaces the values. However, netCDF-C reads two
-        kinds of boxes correctly:
-
-        - boxes of length 1 along all unlimited dimensions,
-        - boxes of length 1 along all dimensions before the last unlimited dimension.
-
-        A box that may extend beyond the end of the variable is therefore split into boxes of these
-        kinds.
-        """
+        """Read a box of elements, which can extend beyond the end of the variable."""
+        # Along an unlimited dimension, a variable can be shorter than the dimension. netCDF-C then
+        # misplaces the values of boxes that extend beyond the end of the variable. It reads two
+        # kinds of boxes correctly: boxes of length 1 along all unlimited dimensions, and boxes of
+        # length 1 along all dimensions before the last unlimited dimension. Other boxes are split.
         outer = range(max(self.unlimited, default=0))
         last = [start + length - 1 for start, length in zip(starts, lengths, strict=True)]
         if not outer or self._is_stored(last, [1] * len(last)):
@@ -282,11 +265,11 @@ class NetcdfValues(BackendArray):
         return values
 
     def _is_stored(self, starts: list[int], lengths: list[int]) -> bool:
-        """Return whether a box is certain to lie within the variable, rather than beyond its end.
+        """Return whether a box contains a value other than the fill value. False for strings.
 
-        This is certain if the box contains a value other than the fill value. The box must have
-        length 1 along all unlimited dimensions.
+        The box must have length 1 along all unlimited dimensions.
         """
+        # A box without such a value might lie beyond the end of the variable.
         if self.dtype.hasobject:
             return False
         fill = self.variable.array_node.fill_value
@@ -313,11 +296,7 @@ _KINDS: dict[int, Kind] = {netcdf_c.CHAR: "char", netcdf_c.STRING: "string"}
 
 
 def _fill_scalar(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert a ``_FillValue`` attribute to a scalar if it contains text.
-
-    Any other value is returned unchanged. `dtype` is the dtype of the variable. The attribute can
-    have a different dtype.
-    """
+    """Convert text in a ``_FillValue`` attribute to a scalar. Return other values unchanged."""
     if value is NO_STRINGS:
         return ""
     if isinstance(value, list):

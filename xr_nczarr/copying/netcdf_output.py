@@ -129,21 +129,11 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
 
 @dataclass(slots=True)
 class _FileWriter:
-    """The state of a call to `write_file`.
-
-    Attributes
-    ----------
-    dimensions
-        Mapping from the paths of the dimensions defined so far to their netCDF-C identifiers.
-    variables
-        The variables defined so far, keyed by path.
-    in_flight
-        Counter of the writes in progress. The file is closed only after all of them have ended.
-    """
+    """The dimensions and variables that have been defined in a new file, keyed by path."""
 
     handle: netcdf_c.Handle
     tree: Tree
-    dimensions: dict[str, int] = field(default_factory=dict)
+    dimensions: dict[str, int] = field(default_factory=dict)  # identifiers of netCDF-C
     variables: dict[str, StoredVariable] = field(default_factory=dict)
     in_flight: InFlight = field(default_factory=InFlight)
 

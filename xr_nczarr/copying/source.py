@@ -59,22 +59,22 @@ _SIGNATURES = (b"CDF\x01", b"CDF\x02", b"CDF\x05", b"\x89HDF")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The source of a copy, and the part of it to copy. Its values are copied without decoding.
+    """The source of a copy, and the part of it to copy.
 
     Attributes
     ----------
     root
         The whole source as a netCDF tree.
     stored_values
-        Function that returns all stored values of a variable in `root`.
+        Function that returns all values of a variable in `root`, without decoding them.
     store
         The store that contains the source. If the source is a file, this is a `LocalStore` at the
         path of the file.
     state
-        Function that returns a string describing the state of the source. Whenever the source
-        changes, the string changes, too. The function returns None if changes cannot be detected.
+        Function that returns a fingerprint, which changes whenever the source changes. The function
+        returns None if changes cannot be detected.
     unsupported
-        Everything in the source that no target can express; see `NetcdfFile`.
+        Items in the source that no target can express, as (path, description) tuples.
     group
         Absolute path of the group that becomes the root of the copy.
     variables
@@ -98,8 +98,7 @@ class Source:
     def included(self) -> tuple[dict[str, Group], dict[str, Dimension], dict[str, Variable]]:
         """Return the groups, dimensions and variables to copy, keyed by their paths in the source.
 
-        If `variables` is not None, only dimensions of these variables are included, and groups
-        without dimensions and variables are left out. Dimensions that the variables inherit from
+        If `variables` is not None, unused dimensions and empty groups are left out. Dimensions from
         outside `group` come last.
 
         Raises
@@ -132,7 +131,7 @@ class Source:
         return groups, dimensions | used, variables
 
     def _wanted(self, variables: Mapping[str, Variable]) -> set[str]:
-        """Return the paths of the variables to include. `variables` maps paths to variables."""
+        """Return the paths of the variables to copy."""
         below = {path for path in variables if is_within(path, self.group)}
         wanted = chosen_paths(self.variables, below, "variable")
         if self.variables is not None:
@@ -142,7 +141,7 @@ class Source:
         return wanted
 
     def values_of(self, variable: Variable) -> ExplicitlyIndexed:
-        """Return the selected part of a variable's stored values."""
+        """Return the selected values of a variable, without decoding them."""
         values = self.stored_values(variable)
         slices = tuple(map(self._slice, variable.dimensions))
         if all(item == slice(None) for item in slices):
@@ -181,13 +180,10 @@ class Source:
 
 
 def _coordinates(variable: Variable, paths: set[str]) -> Iterator[str]:
-    """Yield each path in `paths` to which a variable's ``coordinates`` attribute refers.
-
-    As the CF conventions specify, each name is looked up in the variable's group, then in the
-    ancestors of that group.
-    """
+    """Yield the members of `paths` to which the ``coordinates`` attribute of a variable refers."""
     names = variable.attributes.get("coordinates")
     for name in names.split() if isinstance(names, str) else ():
+        # As CF specifies, search the group of the variable, then the ancestors of the group.
         group = variable.path
         while group != "/":
             group = parent_path(group)
@@ -281,11 +277,7 @@ def _source_in_store(opened: OpenedStore, *, netcdf_types: bool) -> Source:
 def _source_in_file(
     stack: ExitStack, path: str, engine: str | None, options: Mapping[str, Any]
 ) -> Source:
-    """Open a file, and register it with `stack`, which will close it.
-
-    If `engine` is None and netCDF4 is installed, the file is read with netCDF-C. Otherwise, it is
-    opened with an xarray engine.
-    """
+    """Open a file that stays open until `stack` is closed."""
     unsupported: list[tuple[str, str]] = []
     values: Mapping[str, ExplicitlyIndexed]
     if engine is None and find_spec("netCDF4") is not None:
@@ -315,9 +307,10 @@ def is_netcdf_file(source: Any) -> bool:
 
 
 def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr.Dataset]:
-    """Open all groups of a file with an xarray engine.
+    """Open a file with an xarray engine, and return a dataset for each group, keyed by path.
 
-    If `engine` is None, xarray chooses the engine.
+    If `engine` is None, xarray chooses the engine. Engines without support for groups open only the
+    root group.
     """
     engines = xr.backends.list_engines()
     if engine is None:
@@ -342,12 +335,11 @@ def open_datasets(path: str, engine: str | None, **options: Any) -> dict[str, xr
 def netcdf_tree(
     datasets: Mapping[str, xr.Dataset],
 ) -> tuple[Group, dict[str, ExplicitlyIndexed]]:
-    """Convert datasets to a netCDF tree.
+    """Convert the datasets of all groups to a netCDF tree.
 
-    `datasets` maps the path of each group to its dataset, which must have been opened without
-    decoding. Return two values: the root group of the tree, and a mapping from the path of each
-    variable to its values. If a variable in the tree cannot be copied, `Variable.error` contains
-    the reason.
+    The datasets are keyed by path, and must have been opened without decoding. Return the root
+    group of the tree, and the values of all variables, keyed by path. If a variable cannot be
+    copied, `Variable.error` contains the reason.
     """
     tree, values = Tree(Layout()), {}
     for path, dataset in datasets.items():
@@ -371,10 +363,7 @@ def netcdf_tree(
 
 
 def _describe(variable: xr.Variable, item: Variable) -> None:
-    """Set the attributes, the type and the array node of `item` to match an xarray variable.
-
-    `item` is the corresponding variable of the netCDF tree.
-    """
+    """Copy the metadata of an xarray variable to the netCDF variable `item`."""
     encoding, shape = variable.encoding, variable.shape
     is_string = is_unicode_dtype(variable.dtype)
     dtype = np.dtype(object) if is_string or variable.dtype.kind == "O" else variable.dtype

@@ -36,8 +36,8 @@ def copy_chunks(
 ) -> tuple[list[str], int]:
     """Copy the chunks of arrays, except for chunks that an interrupted copy has already written.
 
-    Return the paths of the arrays that did not have to be re-encoded, and the number of chunks (or
-    shards) that this call copied without re-encoding.
+    Return the paths of the arrays whose chunks (or shards) are copied without re-encoding, and the
+    number of such chunks that this call copied.
     """
     as_bytes: list[tuple[ChunkedArray, ArrayWrite]] = []
     small: list[ArrayWrite] = []
@@ -70,10 +70,7 @@ def copy_chunks(
 
 
 def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
-    """Return a key that identifies how an array encodes its values.
-
-    If two arrays have equal keys, the same bytes represent the same values in both.
-    """
+    """Return a key that is equal for two arrays only if they encode values as the same bytes."""
     # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     native = (None, sys.byteorder)
@@ -103,10 +100,9 @@ def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
 def _copy_objects(
     array: ChunkedArray, write: ArrayWrite, store: Store, existing: Collection[str]
 ) -> Iterator[tuple[int, int]]:
-    """Copy the objects (chunks or shards) of an array in batches.
+    """Copy the chunks (or shards) of an array in batches, and skip the keys in `existing`.
 
-    Objects whose keys are in `existing` are not copied. For each batch, yield two numbers: the
-    number of objects in the batch, and the number of objects that were copied from the source.
+    For each batch, yield its number of chunks, and the number of chunks copied from the source.
     """
     node = write.node
     size = math.prod(node.object_shape) * node.dtype.itemsize
@@ -129,10 +125,10 @@ def _copy_objects(
 
 
 def rearranged(write: ArrayWrite) -> Iterator[ArrayWrite]:
-    """Split or rechunk a write so that no two dask blocks share a stored chunk (or shard).
+    """Rechunk a write so that no two dask blocks share a stored chunk (or shard).
 
-    A write that needs no rechunking is returned unchanged. A write of more than 1 GiB is split
-    before it is rechunked, because dask would otherwise keep too many blocks in memory.
+    A write that needs no rechunking is yielded unchanged. Any other write of more than 1 GiB is
+    yielded in parts, because dask would otherwise keep too many blocks in memory.
     """
     parts = _parts(write, _MAX_REARRANGED_BYTES) if _is_large(write) else [write]
     yield from (part.aligned() for part in parts)
@@ -143,9 +139,9 @@ def _is_large(write: ArrayWrite) -> bool:
 
 
 def _parts(write: ArrayWrite, max_bytes: int) -> Iterator[ArrayWrite]:
-    """Split a write into parts of at most `max_bytes`, without dividing any chunk (or shard).
+    """Split a write into parts of whole chunks (or shards).
 
-    A part contains at least one chunk (or shard), and can therefore be larger than `max_bytes`.
+    A part is larger than `max_bytes` only if it is a single chunk.
     """
     data, cells = write.data, write.node.object_shape
     part = [min(pair) for pair in zip(cells, data.shape, strict=True)]
