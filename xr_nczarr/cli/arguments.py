@@ -21,7 +21,7 @@ _FUNCTION = re.compile(r"\bxr_nczarr\.(\w+) \((nczarr \1)\)")
 
 
 class UsageError(Exception):
-    """The error raised if a command line is invalid, regardless of what the stores contain."""
+    """The error that is raised if a command line is invalid."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -66,9 +66,9 @@ class Parser(argparse.ArgumentParser):
         return self._run(parsed), display
 
     def add(self, name: str, about: str, **keywords: Any) -> None:
-        """Add an argument, given its help text and the other keywords of `add_argument`.
+        """Add an argument with the help text `about` and other keywords of `add_argument`.
 
-        An option without any keywords but `dest` takes no value.
+        An option takes no value if `dest` is its only keyword, or if it has no keywords.
         """
         if name.startswith("-") and not keywords.keys() - {"dest"}:
             keywords["action"] = "store_true"
@@ -136,16 +136,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def call(function: Callable[..., Any], parsed: argparse.Namespace, **more: Any) -> Any:
-    """Call a function, passing the parsed arguments whose names match its parameters, and `more`.
+    """Call a function with the parsed arguments that match its parameters, and with `more`.
 
-    If the function has a `progress` parameter, progress is shown only if standard error is a
-    terminal, tqdm is installed, and ``--quiet`` was not passed.
+    Progress is shown only if the function supports it, standard error is a terminal, tqdm is
+    installed, and ``--quiet`` was not passed.
 
     Raises
     ------
     UsageError
-        If one of these command-line options has an invalid value: ``--option``,
-        ``--storage-option``, or another option for storage options, such as ``--target-option``.
+        If ``--option``, ``--storage-option`` or a similar flag, such as ``--target-option``, has an
+        invalid value.
     """
     parameters = inspect.signature(function).parameters
     arguments = {name: value for name, value in vars(parsed).items() if name in parameters} | more
@@ -240,13 +240,11 @@ def _places(text: str) -> Any:
 
 
 class _Pairs(argparse.Action):
-    """The action of an option that takes a ``NAME=VALUE`` pair and can be repeated.
-
-    The pairs are stored as a dict, in an attribute named after the plural of the option.
-    """
+    """The action of a repeatable option that collects ``NAME=VALUE`` pairs in a dict."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **keywords: Any) -> None:
         keywords = {"type": _pair, "default": {}, "metavar": "NAME=VALUE", **keywords}
+        # The dict has the name of the Python parameter: --limit is stored in `limits`.
         super().__init__(option_strings, f"{dest}s", **keywords)
 
     def __call__(self, _: Any, namespace: Any, values: Any, __: Any = None) -> None:

@@ -220,10 +220,7 @@ def _lengths(text: str) -> dict[str, int]:
 
 
 def _codecs(text: str) -> Any:
-    """Parse codecs such as ``shuffle,zstd:3``, or a JSON list of numcodecs configurations.
-
-    The text ``none`` results in an empty list.
-    """
+    """Parse codecs such as ``shuffle,zstd:3``, or a JSON list of numcodecs configurations."""
     import json
 
     if not text.startswith(("[", "{")):

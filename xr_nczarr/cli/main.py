@@ -117,28 +117,14 @@ def overview() -> str:
 
 
 def _run_option(option: str, words: Sequence[str]) -> int:
-    """Print the output of an option passed instead of a subcommand, such as ``--version``.
-
-    If the command line is empty, `option` is an empty string. In this case, the overview of all
-    subcommands is printed to standard error.
-
-    Returns
-    -------
-    int
-        The exit code, which is 2 for an empty command line and 0 otherwise.
-
-    Raises
-    ------
-    UsageError
-        If `option` is an unknown option or an unknown subcommand.
-    """
+    """Run an option that replaces the subcommand, such as ``--version``. Return the exit code."""
     if option in ("--help", "-h", "help"):
         print(overview())
     elif option == "--version":
         print(f"xr_nczarr {__version__}")
     elif option in ("--completion", "--complete"):
         print(script(*words) if option == "--completion" else "\n".join(candidates(words)))
-    elif not option:
+    elif not option:  # the command line is empty
         print(overview(), file=sys.stderr)
         return _FAILED
     else:
