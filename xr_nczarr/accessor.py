@@ -105,17 +105,13 @@ class NczarrAccessor:
     def _call(self, function: Callable[..., _Result], **arguments: Any) -> _Result:
         """Call a function with the target from which the object was opened, and with `arguments`.
 
-        The options with which the object was opened are passed too, if `function` accepts them.
-
         Raises
         ------
         NotFoundError
-            If the object was not opened with this engine, or has since lost its encoding. The error
-            is also raised if the object was opened in a different process, unless its target was a
-            path or URL.
+            If the target is unknown or cannot be opened in this process.
         """
         opening = self._opening()
-        if opening is None:
+        if opening is None:  # opened with another engine, or the encoding was dropped
             raise NotFoundError(
                 "the store from which this object was opened is unknown",
                 remedy="Call the method on the Dataset opened with engine='nczarr', or pass the "
@@ -127,6 +123,7 @@ class NczarrAccessor:
                 "path or URL",
                 remedy="Call the method in the process that opened the object",
             )
+        # Pass the options with which the object was opened, if the function accepts them.
         names, options = function.__kwdefaults__ or (), opening.options.as_dict()
         arguments |= {name: value for name, value in options.items() if name in names}
         return function(opening.target, **arguments)
@@ -141,18 +138,12 @@ def _register() -> None:
 
 
 class _XarrayFinder:
-    """An import hook that registers the accessors as soon as xarray is imported.
-
-    The other finders on `sys.meta_path` do the actual search for xarray.
-    """
+    """An import hook that registers the accessors as soon as xarray is imported."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module spec of xarray, with a loader that also registers the accessors.
-
-        Return None for any other module.
-        """
+        """Return the spec of the module xarray, or None for any other module."""
         if name != "xarray":
             return None
         finders = [finder for finder in sys.meta_path if finder is not self]
