@@ -321,17 +321,6 @@ class ChunkCodec:
         Whether `decode_many` is faster than decoding chunks one by one.
     """
 
-    __slots__ = (
-        "_steps",
-        "_tolerances",
-        "decodes_many",
-        "encoded",
-        "fills",
-        "flow",
-        "lossy",
-        "raw",
-    )
-
     def __init__(self, flow: Flow, steps: Sequence[Step]) -> None:
         self.flow = flow
         self.encoded = steps[-1].encoded if steps else flow

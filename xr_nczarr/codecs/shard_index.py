@@ -37,18 +37,6 @@ class ShardIndex:
         decoded until the whole shard has been decoded with these codecs.
     """
 
-    __slots__ = (
-        "_codec",
-        "_floor",
-        "_inverse_order",
-        "_order",
-        "_outer_codec",
-        "grid",
-        "length",
-        "start",
-        "wrapped",
-    )
-
     def __init__(
         self,
         spec: ShardSpec,
