@@ -439,39 +439,31 @@ class ChunkCodec:
         self.check_stored_size(len(data))
         steps = self._steps
         for step in reversed(steps):
-            try:
-                if out is not None and step.fills and step is steps[0]:
-                    step.decode(data, bytes_of(out))
-                    return out
-                data = step.decode(data)
-            except NczarrError as error:
-                error.add_context(place=step.place)
-                raise
-            except BaseException as failure:
-                if not _is_codec_failure(failure):
-                    raise
-                raise self._failed("decoded", step, failure, DAMAGED) from failure
+            if out is not None and step.fills and step is steps[0]:
+                self._run(step, "decoded", step.decode, data, bytes_of(out))
+                return out
+            data = self._run(step, "decoded", step.decode, data)
         return data
 
     def encode_buffer(self, data: Buffer) -> Any:
         """Encode a flat buffer of bytes, or an array of objects, into the bytes to be stored."""
         for step in self._steps:
-            try:
-                data = step.encode(data)
-            except NczarrError as error:
-                error.add_context(place=step.place)
-                raise
-            except BaseException as failure:
-                if not _is_codec_failure(failure):
-                    raise
-                raise self._failed("encoded", step, failure) from failure
+            data = self._run(step, "encoded", step.encode, data)
         return data
 
-    def _failed(
-        self, action: str, step: Step, failure: BaseException, remedy: str = ""
-    ) -> ChunkError:
-        problem = f"the data cannot be {action} ({self.flow.chunk}): {reason_of(failure)}"
-        return ChunkError(problem, remedy=remedy, place=step.place)
+    def _run(self, step: Step, action: str, function: Callable[..., Any], *data: Any) -> Any:
+        """Call a function of a step. `action` says what it does to the data, for error messages."""
+        try:
+            return function(*data)
+        except NczarrError as error:
+            error.add_context(place=step.place)
+            raise
+        except BaseException as failure:
+            if not _is_codec_failure(failure):
+                raise
+            problem = f"the data cannot be {action} ({self.flow.chunk}): {reason_of(failure)}"
+            remedy = DAMAGED if action == "decoded" else ""
+            raise ChunkError(problem, remedy=remedy, place=step.place) from failure
 
 
 def _is_codec_failure(error: BaseException) -> bool:
