@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.codecs.pipeline import Buffer, Flow, Step, StepRequest, bytes_of, unlimited_tolerance
-from xr_nczarr.errors import ChunkError, MetadataError, UnsupportedError, quote
+from xr_nczarr.errors import ChunkError, UnsupportedError
 from xr_nczarr.model import Json
 
 Array = npt.NDArray[Any]
@@ -46,22 +46,17 @@ def build_scale_offset(request: StepRequest) -> Step:
     flow = request.flow
     dtype = _number_type(flow)
     request.settings(offset=None, scale=None)  # raises an error for unknown parameters
-    offset = _scalar(request.spec.configuration.get("offset", 0), dtype, "offset")
-    scale = _scalar(request.spec.configuration.get("scale", 1), dtype, "scale")
+    offset = _scalar(request, "offset", request.spec.configuration.get("offset", 0), dtype)
+    scale = _scalar(request, "scale", request.spec.configuration.get("scale", 1), dtype)
     if not scale:
-        raise MetadataError('codec parameter "scale" is 0; expected a nonzero number')
+        raise request.invalid("scale", 0, "a nonzero number")
     whole = dtype.kind in "iu"
-    exact = (
-        partial(_check_integers, dtype=dtype, offset=int(offset), scale=int(scale))
-        if whole
-        else None
-    )
 
     def decode(data: Buffer, target: Array | None = None) -> Buffer:
         stored = flow.elements(data)
         values = np.empty(flow.shape or (), dtype) if target is None else _as_elements(target, flow)
-        if exact is not None:
-            exact(stored, decoding=True)
+        if whole:
+            _check_integers(stored, dtype, int(offset), int(scale), decoding=True)
         with np.errstate(all="ignore"):
             (np.floor_divide if whole else np.divide)(stored, scale, out=values, casting="unsafe")
             np.add(values, offset, out=values, casting="unsafe")
@@ -69,8 +64,8 @@ def build_scale_offset(request: StepRequest) -> Step:
 
     def encode(data: Buffer) -> Buffer:
         values = flow.elements(data)
-        if exact is not None:
-            exact(values, decoding=False)
+        if whole:
+            _check_integers(values, dtype, int(offset), int(scale), decoding=False)
         with np.errstate(all="ignore"):
             stored = (values - offset) * scale
         return bytes_of(stored.astype(dtype, copy=False))
@@ -83,7 +78,7 @@ def build_scale_offset(request: StepRequest) -> Step:
 
 
 def _check_integers(
-    values: Array, *, dtype: np.dtype[Any], offset: int, scale: int, decoding: bool
+    values: Array, dtype: np.dtype[Any], offset: int, scale: int, *, decoding: bool
 ) -> None:
     """Raise ChunkError if scaling and shifting `values` would overflow the integer type `dtype`.
 
@@ -122,39 +117,20 @@ def build_cast_value(request: StepRequest) -> Step:
     try:
         stored = np.dtype(settings["data_type"])
     except TypeError as error:
-        data_type = quote(settings["data_type"])
-        raise MetadataError(
-            f'codec parameter "data_type" is {data_type}; expected the name of a data type'
-        ) from error
+        name = settings["data_type"]
+        raise request.invalid("data_type", name, "the name of a data type") from error
     encoded = flow.retyped(stored, flow.shape or ())
     _number_type(encoded)
     rounding, out_of_range = settings["rounding"], settings["out_of_range"]
     if rounding not in _ROUNDINGS:
-        choices = ", ".join(f'"{choice}"' for choice in _ROUNDINGS)
-        raise MetadataError(
-            f'codec parameter "rounding" is {quote(rounding)}; expected one of {choices}'
-        )
-    if out_of_range not in (None, "clamp", "wrap"):
-        raise MetadataError(
-            f'codec parameter "out_of_range" is {quote(out_of_range)}; expected "clamp" or "wrap"'
-        )
-    if out_of_range == "wrap" and stored.kind not in "iu":
-        raise MetadataError(
-            f'codec parameter "out_of_range" is "wrap", which requires an integer data type, not '
-            f"{stored.name}"
-        )
-    maps = {} if settings["scalar_map"] is None else settings["scalar_map"]
-    if not isinstance(maps, dict) or not maps.keys() <= {"encode", "decode"}:
-        raise MetadataError(
-            f'codec parameter "scalar_map" is {quote(maps)}; expected an object with only the '
-            'members "encode" and "decode"'
-        )
-    to_stored = Cast(
-        dtype, stored, rounding, out_of_range, _pairs(maps.get("encode"), dtype, stored)
-    )
-    to_values = Cast(
-        stored, dtype, rounding, out_of_range, _pairs(maps.get("decode"), stored, dtype)
-    )
+        raise request.invalid("rounding", rounding, f"one of {', '.join(_ROUNDINGS)}")
+    if out_of_range not in (None, "clamp", *(["wrap"] if stored.kind in "iu" else [])):
+        expected = '"clamp" or, for an integer data type, "wrap"'
+        raise request.invalid("out_of_range", out_of_range, expected)
+    encoding_pairs = _pairs(request, "encode", dtype, stored)
+    decoding_pairs = _pairs(request, "decode", stored, dtype)
+    to_stored = Cast(dtype, stored, rounding, out_of_range, encoding_pairs)
+    to_values = Cast(stored, dtype, rounding, out_of_range, decoding_pairs)
 
     def decode(data: Buffer, target: Array | None = None) -> Buffer:
         values = np.empty(flow.shape or (), dtype) if target is None else _as_elements(target, flow)
@@ -310,11 +286,11 @@ def _number_type(flow: Flow) -> np.dtype[Any]:
     return flow.dtype
 
 
-def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
+def _scalar(request: StepRequest, name: str, value: Json, dtype: np.dtype[Any]) -> Any:
     """Convert the value of a codec parameter to a scalar of `dtype`.
 
     `value` is a number, the name of a special float such as ``"NaN"``, or a bit pattern such as
-    ``"0x7fc00000"``. `name` is the name of the parameter, for error messages.
+    ``"0x7fc00000"``. `name` is the name of the parameter.
 
     Raises
     ------
@@ -336,28 +312,26 @@ def _scalar(value: Json, dtype: np.dtype[Any], name: str) -> Any:
             raise ValueError
         return native.type(int(number))
     except (OverflowError, ValueError, struct.error) as error:
-        problem = f"expected a number that {dtype} can represent"
-        raise MetadataError(
-            f'codec parameter "{name}" is {quote(repr(value))}; {problem}'
-        ) from error
+        raise request.invalid(name, value, f"a number that {dtype} can represent") from error
 
 
 def _pairs(
-    listed: Json, source: np.dtype[Any], target: np.dtype[Any]
+    request: StepRequest, member: str, source: np.dtype[Any], target: np.dtype[Any]
 ) -> tuple[tuple[Any, Any], ...]:
-    if not isinstance(listed, list | tuple | None):
-        raise MetadataError(
-            f'codec parameter "scalar_map" contains {quote(listed)}; expected a list of pairs'
-        )
-    pairs = []
-    for item in listed or ():
-        if not isinstance(item, list | tuple) or len(item) != 2:
-            raise MetadataError(
-                f'codec parameter "scalar_map" contains {quote(item)}; expected a pair of values'
-            )
-        value, result = item
-        pairs.append((_scalar(value, source, "scalar_map"), _scalar(result, target, "scalar_map")))
-    return tuple(pairs)
+    """Return the pairs of scalars in one member of the codec parameter ``scalar_map``."""
+    maps = request.spec.configuration.get("scalar_map")
+    maps = {} if maps is None else maps
+    is_valid = isinstance(maps, dict) and maps.keys() <= {"encode", "decode"}
+    listed = (maps.get(member) or []) if is_valid else None
+    if not isinstance(listed, list | tuple) or not all(map(_is_pair, listed)):
+        expected = 'an object whose members "encode" and "decode" are lists of pairs'
+        raise request.invalid("scalar_map", maps, expected)
+    scalar = partial(_scalar, request, "scalar_map")
+    return tuple([(scalar(value, source), scalar(result, target)) for value, result in listed])
+
+
+def _is_pair(item: Json) -> bool:
+    return isinstance(item, list | tuple) and len(item) == 2
 
 
 def _as_elements(target: Array, flow: Flow) -> Array:

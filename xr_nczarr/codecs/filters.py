@@ -29,7 +29,7 @@ def build_shuffle(request: StepRequest) -> Step | None:
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 1:
-        raise MetadataError(f'codec parameter "elementsize" is {size}; expected a positive integer')
+        raise request.invalid("elementsize", size, "a positive integer")
     if size < 2 or flow.bound < 2 * size:
         return None
 
@@ -102,11 +102,9 @@ def build_typed(request: StepRequest) -> Step:
         for name in ("scale", "offset"):
             value = getattr(codec, name)
             if type(value) not in (int, float) or not abs(value) < sys.float_info.max:
-                raise MetadataError(
-                    f'codec parameter "{name}" is {quote(repr(value))}; expected a finite number'
-                )
+                raise request.invalid(name, value, "a finite number")
         if not codec.scale:
-            raise MetadataError('codec parameter "scale" is 0; expected a nonzero number')
+            raise request.invalid("scale", codec.scale, "a nonzero number")
     count = flow.size // dtype.itemsize
     shape = (count,) if flow.shape is None or flow.count != count else flow.shape
     step = wrap(codec, flow.retyped(dtype, shape), flow.retyped(stored, shape))

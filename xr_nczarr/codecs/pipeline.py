@@ -219,9 +219,22 @@ class StepRequest:
                 f"codec {self.spec.name} has unknown parameters: {quote(', '.join(unknown))}"
             )
         return {
-            name: _like(value, configuration.get(name, value), name)
+            name: self._like(value, configuration.get(name, value), name)
             for name, value in defaults.items()
         }
+
+    def _like(self, default: Any, value: Json, name: str) -> Json:
+        if default is None or type(value) is type(default):
+            return value
+        raise self.invalid(name, value, f"a value of type {type(default).__name__}")
+
+    def invalid(self, name: str, value: object, expected: str) -> MetadataError:
+        """Build the error for a codec parameter that does not have one of the expected values.
+
+        `expected` describes these values.
+        """
+        shown = quote(repr(value) if isinstance(value, str) else value)
+        return MetadataError(f'codec parameter "{name}" is {shown}; expected {expected}')
 
     def construct(self, codec_class: Any = None, settings: dict[str, Any] | None = None) -> Any:
         """Create a codec object from a codec class and parameters.
@@ -249,15 +262,6 @@ class StepRequest:
                 raise
             problem = f"codec {self.spec.name} rejects its configuration: {reason_of(error)}"
             raise MetadataError(problem) from error
-
-
-def _like(default: Any, value: Json, name: str) -> Json:
-    if default is None or type(value) is type(default):
-        return value
-    raise MetadataError(
-        f'codec parameter "{name}" is {quote(repr(value))}; expected a value of type '
-        f"{type(default).__name__}"
-    )
 
 
 def wrap(codec: Any, flow: Flow, encoded: Flow) -> Step:

@@ -67,9 +67,7 @@ def build_transpose(request: StepRequest) -> Step | None:
         order = axes if order == "C" else axes[::-1]
     is_list = isinstance(order, list | tuple) and flow.shape is not None
     if not is_list or sorted(map(repr, order)) != sorted(map(repr, axes)):
-        raise MetadataError(
-            f'codec parameter "order" is {quote(order)}; expected a permutation of {axes}'
-        )
+        raise request.invalid("order", order, f"a permutation of {axes}")
     if list(order) == axes or flow.count < 2:
         return None
     objects = flow.dtype.hasobject
@@ -105,9 +103,7 @@ def build_vlen(request: StepRequest) -> Step:
     codec = request.construct()
     dtype = getattr(codec, "dtype", UINT8)
     if dtype.hasobject or not dtype.itemsize:
-        raise MetadataError(
-            f'codec parameter "dtype" is {quote(dtype)}; expected a fixed-size dtype'
-        )
+        raise request.invalid("dtype", dtype, "a fixed-size dtype")
 
     def decode(data: Buffer) -> NDArray[Any]:
         flow.check_count(int.from_bytes(data[:4], "little"))
