@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.chunk_objects import ChunkLayout, ChunkObjects, Index
-from xr_nczarr.chunks.grid import ChunkPart, Plan
+from xr_nczarr.chunks.grid import ChunkPart, Plan, part_within
 from xr_nczarr.chunks.partial_reads import Window, byte_window
 from xr_nczarr.codecs import ChunkCodec, bytes_of, read_blosc_spans
 from xr_nczarr.errors import MissingChunkError, NczarrError, StorageError
@@ -234,11 +233,9 @@ class PartReader:
         node = self.node
         if not node.stored_shape:
             return chunk
-        sizes = zip(node.stored_shape, index, node.chunk_shape, strict=True)
-        stored = [max(0, size - number * length) for size, number, length in sizes]
-        if all(map(operator.ge, stored, node.chunk_shape)):
+        within = part_within(node.stored_shape, node.chunk_shape, index)
+        if chunk[within].shape == node.chunk_shape:
             return chunk
-        within = tuple(map(slice, stored))
         padded = self._fill.copy()
         padded[within] = chunk[within]
         return padded

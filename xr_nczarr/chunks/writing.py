@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.chunk_objects import ChunkLayout, Index
-from xr_nczarr.chunks.grid import ChunkPart
+from xr_nczarr.chunks.grid import ChunkPart, part_within
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.model import ArrayNode
@@ -92,13 +92,15 @@ class PartWriter:
         """
         values = self.source[(*part.target, ...)]  # with the ellipsis, the result is never a scalar
         try:
-            if part.complete and values.shape == self.node.chunk_shape and _in_order(part.source):
+            in_order = all(isinstance(item, slice) for item in part.source)
+            if part.complete and in_order and values.shape == self.node.chunk_shape:
                 chunk = values
             else:
                 chunk = self._filled()
                 if stored is not None and not part.complete:
-                    self.codec.decode(stored, chunk)
-                    self._fill_beyond_edge(chunk, part.chunk)
+                    # Elements beyond the edge contain old values if the array used to be larger.
+                    within = part_within(self.node.shape, self.node.chunk_shape, part.chunk)
+                    chunk[within] = self.codec.decode(stored)[within]
                 chunk[part.source] = values
             if self._is_empty(chunk):
                 return None
@@ -114,18 +116,6 @@ class PartWriter:
                 chunk=part.chunk,
             )
             raise
-
-    def _fill_beyond_edge(self, chunk: Array, index: tuple[int, ...]) -> None:
-        """Set the elements of a chunk that lie outside the array to the fill value.
-
-        These elements can contain old values if the array used to be larger. `index` is the grid
-        index of the chunk.
-        """
-        node = self.node
-        sizes = zip(node.shape, node.chunk_shape, index, strict=True)
-        for axis, (size, length, position) in enumerate(sizes):
-            beyond = (slice(None),) * axis + (slice(size - position * length, None),)
-            chunk[beyond] = self._filled()[beyond]
 
     def _filled(self) -> Array:
         fill = self.node.fill_value
@@ -152,7 +142,3 @@ class PartWriter:
             return False
         bits = np.ascontiguousarray(chunk).reshape(-1).view("u1")
         return bool((bits.reshape(-1, fill.nbytes) == np.frombuffer(fill.tobytes(), "u1")).all())
-
-
-def _in_order(source: tuple[Any, ...]) -> bool:
-    return all(isinstance(item, slice) for item in source)
