@@ -49,26 +49,17 @@ class _Run(NamedTuple):
     stop: int
 
 
-class _SelectorPart(NamedTuple):
-    """The part of a selector that falls in one run of consecutive stored objects.
+_SelectorPart = tuple[dict[int, tuple[_Run, Positions]], Positions]
+"""The part of a selector that falls in one run of consecutive stored objects.
 
-    Usually, a selector indexes one axis. In a pointwise selection, however, all index arrays
-    together form one selector for several axes. The elements of a part then lie in one run along
-    each of these axes.
+Usually, a selector indexes one axis. In a pointwise selection, however, all index arrays together
+form one selector for several axes. The elements of a part then lie in one run along each of these
+axes.
 
-    Attributes
-    ----------
-    runs
-        For each indexed axis, the run that contains the elements.
-    source
-        For each indexed axis, the positions of the elements relative to the start of the run.
-    target
-        Positions of the same elements along the result axis that the selector produces.
-    """
-
-    runs: tuple[_Run, ...]
-    source: tuple[Positions, ...]
-    target: Positions
+The first item maps each indexed axis to the run that contains the elements, and to their positions
+relative to the start of the run. The second item contains the positions of the same elements along
+the result axis that the selector produces.
+"""
 
 
 def read_boxes(
@@ -114,13 +105,15 @@ def read_boxes(
     out = np.empty([positions[group[0]].size for group in groups], dtype)
     parts = [_selector_parts(group, positions, runs) for group in groups]
     for combination in itertools.product(*parts):
-        box, where = [_Run(0, 0, 0, 0)] * len(axes), list(selection)
-        for group, part in zip(groups, combination, strict=True):
-            for axis, run, source in zip(group, part.runs, part.source, strict=True):
-                box[axis] = run
-                where[axis] = source if axis in points else slice_or_self(source)
-        values = read(_box(node, box), where)
-        out[np.ix_(*[part.target for part in combination])] = values
+        located = dict(itertools.chain(*[part.items() for part, _ in combination]))
+        box = [located[axis][0] for axis in axes]
+        sources = [located[axis][1] for axis in axes]
+        where = [
+            source if axis in points else slice_or_self(source)
+            for axis, source in enumerate(sources)
+        ]
+        targets = [target for _, target in combination]
+        out[np.ix_(*targets)] = read(_box(node, box), where)
     return out.reshape(shape)
 
 
@@ -158,13 +151,11 @@ def _selector_parts(
         target = np.flatnonzero((combination == numbers.T).all(axis=1))
         if len(group) == 1:  # sort the positions, so that each part of a slice is a slice too
             target = target[np.argsort(flat[0][target], kind="stable")]
-        chosen = tuple(
-            [runs[axis][number] for axis, number in zip(group, combination, strict=True)]
-        )
-        source = tuple(
-            [indices[target] - run.start for indices, run in zip(flat, chosen, strict=True)]
-        )
-        parts.append(_SelectorPart(chosen, source, target))
+        located = {}
+        for axis, indices, number in zip(group, flat, combination, strict=True):
+            run = runs[axis][number]
+            located[axis] = run, indices[target] - run.start
+        parts.append((located, target))
     return parts
 
 
