@@ -51,7 +51,7 @@ def kind_of(name: str) -> str | None:
     entry_point = _find_entry_point(name, tuple(sys.path))
     if entry_point is None:
         return None
-    codec_class = _load(entry_point)
+    codec_class = load_class(entry_point)
     from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
 
     if issubclass(codec_class, ArrayArrayCodec):
@@ -59,16 +59,26 @@ def kind_of(name: str) -> str | None:
     return "bytes-bytes" if issubclass(codec_class, BytesBytesCodec) else "array-bytes"
 
 
-def _load(entry_point: EntryPoint) -> Any:
+def load_class(entry_point: EntryPoint) -> Any:
+    """Import the class of a codec that another package registers with zarr-python or numcodecs.
+
+    Raises
+    ------
+    UnsupportedError
+        If the class cannot be imported.
+    """
+    remedy = "Reinstall the codec's package and all its dependencies"
     try:
-        import zarr.core.dtype  # noqa: F401  (exists since 3.1)
+        if entry_point.group == _GROUP:
+            remedy = "Install zarr 3.1 or later, and all dependencies of the codec's package"
+            import zarr.core.dtype  # noqa: F401  (exists since 3.1)
 
         return entry_point.load()
     except Exception as error:
         raise UnsupportedError(
             f"the package that provides codec {quote(entry_point.name)} cannot be imported: "
             f"{reason_of(error)}",
-            remedy="Install zarr 3.1 or later, and all dependencies of the codec's package",
+            remedy=remedy,
         ) from error
 
 
@@ -83,26 +93,27 @@ def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
         raise UnsupportedError(f"codec {spec.name} does not support variable-length items")
-    codec_class = _load(entry_point)
+    codec_class = load_class(entry_point)
     try:
-        adapter = _Adapter(codec_class, spec.document, flow)
+        adapter = _Adapter(codec_class, request)
     except Exception as error:
         problem = (
             f"codec {spec.name} rejects its configuration or dtype {flow.dtype}: {reason_of(error)}"
         )
         raise MetadataError(problem) from error
-    return Step(adapter.decode, adapter.encode, adapter.encoded(request))
+    return Step(adapter.decode, adapter.encode, adapter.encoded)
 
 
 class _Adapter:
     """An adapter that allows a `Step` to call a codec that implements zarr-python's interface."""
 
-    def __init__(self, codec_class: Any, document: Any, flow: Flow) -> None:
+    def __init__(self, codec_class: Any, request: StepRequest) -> None:
         from zarr.abc.codec import ArrayArrayCodec, BytesBytesCodec
         from zarr.core.array_spec import ArrayConfig, ArraySpec
         from zarr.core.buffer.cpu import buffer_prototype
         from zarr.core.dtype import get_data_type_from_native_dtype
 
+        document, flow = request.spec.document, request.flow
         data_type = get_data_type_from_native_dtype(flow.dtype)
         self.flow = flow
         self.spec = ArraySpec(
@@ -117,11 +128,11 @@ class _Adapter:
         self.codec = codec_class.from_dict(members).evolve_from_array_spec(self.spec)
         self.from_elements = not isinstance(self.codec, BytesBytesCodec)
         self.to_elements = isinstance(self.codec, ArrayArrayCodec)
-        self.stored = flow
+        self.encoded = flow.of_unknown_size(request.limits)
         if self.to_elements:
             resolved = self.codec.resolve_metadata(self.spec)
-            self.stored = flow.retyped(resolved.dtype.to_native_dtype(), tuple(resolved.shape))
-        if self.stored.dtype.hasobject:
+            self.encoded = flow.retyped(resolved.dtype.to_native_dtype(), tuple(resolved.shape))
+        if self.encoded.dtype.hasobject:
             raise ValueError(
                 f"codec {self.name} produces variable-length items, which are not supported"
             )
@@ -130,11 +141,8 @@ class _Adapter:
                 f"codec {self.name} requires an array as input, but an earlier codec produces bytes"
             )
 
-    def encoded(self, request: StepRequest) -> Flow:
-        return self.stored if self.to_elements else self.flow.of_unknown_size(request.limits)
-
     def decode(self, data: Buffer) -> Any:
-        decoded = self._run(self.codec.decode, self._wrapped(data, self.stored, self.to_elements))
+        decoded = self._run(self.codec.decode, self._wrapped(data, self.encoded, self.to_elements))
         if self.from_elements:
             return self._checked(decoded, self.flow)
         self.flow.check_size(len(decoded))
@@ -142,7 +150,7 @@ class _Adapter:
 
     def encode(self, data: Any) -> Any:
         encoded = self._run(self.codec.encode, self._wrapped(data, self.flow, self.from_elements))
-        return self._checked(encoded, self.stored) if self.to_elements else encoded
+        return self._checked(encoded, self.encoded) if self.to_elements else encoded
 
     def _wrapped(self, data: Any, flow: Flow, elements: bool) -> Any:
         prototype = self.spec.prototype

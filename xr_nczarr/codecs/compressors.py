@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from threading import local
 from typing import Any
 
@@ -33,6 +33,10 @@ try:
     import deflate
 except ImportError:  # an optional dependency, which is two to three times as fast as zlib
     deflate = None
+try:
+    import zstandard
+except ImportError:  # an optional dependency, which is faster than numcodecs for small chunks
+    zstandard = None  # type: ignore[assignment, unused-ignore]
 
 _GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
@@ -55,6 +59,8 @@ _PIECE = 256 << 10
 # Maximum number of members in a gzip, bz2 or xz file. A bgzip file of 2 GiB has a third of this
 # number.
 _MAX_MEMBERS = 100_000
+
+_contexts = local()
 
 
 def build_compressor(request: StepRequest) -> Step:
@@ -279,46 +285,27 @@ def _zstd(flow: Flow, codec: Any) -> Step:
             flow.check_size(bound)
         return (flow.size if declared is None else declared), memoryview(data)[:end]
 
-    step = _framed(flow, codec.encode, measure, _zstd_decoder())
+    step = _framed(flow, codec.encode, measure, _decompress_zstd)
     return replace(step, decode_many=_zstd_batch_decoder(flow.size))
 
 
-def _zstandard() -> Any:
-    """Return the optional ``zstandard`` package, or None if it is not installed."""
-    try:
-        import zstandard
-    except ImportError:
-        return None
-    return zstandard
+def _decompress_zstd(data: Buffer, target: NDArray[Any] | None = None) -> Any:
+    """Decode Zstandard frames, optionally into an existing array.
 
-
-@lru_cache(1)
-def _zstd_decoder() -> Callable[..., Any]:
-    """Return a function that decodes Zstandard frames, optionally into an existing array.
-
-    If the ``zstandard`` package is installed, the function uses it to decode small frames. This
-    package can reuse a decompression context, whereas numcodecs creates a new one for each call.
+    If the ``zstandard`` package is installed, small frames are decoded with it, because it can
+    reuse a decompression context. numcodecs creates a new context for each call.
     """
-    by_numcodecs: Callable[..., Any] = zstd.decompress
-    zstandard = _zstandard()
-    if zstandard is None:
-        return by_numcodecs
-    contexts = local()
-
-    def decompress(data: Buffer, target: NDArray[Any] | None = None) -> Any:
-        if target is not None and target.nbytes <= _ZSTD_SMALL:
-            if not hasattr(contexts, "decoder"):
-                contexts.decoder = zstandard.ZstdDecompressor()
-            # If this fails, the numcodecs call below decodes several frames, or raises an error
-            # that names the cause.
-            with suppress(zstandard.ZstdError):
-                content = contexts.decoder.decompress(data, target.nbytes, allow_extra_data=False)
-                if len(content) == target.nbytes:
-                    bytes_of(target)[:] = np.frombuffer(content, UINT8)
-                    return target
-        return by_numcodecs(data, target)
-
-    return decompress
+    if zstandard is not None and target is not None and target.nbytes <= _ZSTD_SMALL:
+        if not hasattr(_contexts, "zstd"):
+            _contexts.zstd = zstandard.ZstdDecompressor()
+        # If this fails, the numcodecs call below decodes several frames, or raises an error that
+        # names the cause.
+        with suppress(zstandard.ZstdError):
+            content = _contexts.zstd.decompress(data, target.nbytes, allow_extra_data=False)
+            if len(content) == target.nbytes:
+                bytes_of(target)[:] = np.frombuffer(content, UINT8)
+                return target
+    return zstd.decompress(data, target)
 
 
 def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] | None:
@@ -332,7 +319,6 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
     - `size` is None, zero or large.
     - The ``zstandard`` package is not installed, or cannot decode several chunks in one call.
     """
-    zstandard = _zstandard()
     if zstandard is None or not size or size > _ZSTD_BATCHED:
         return None
     if "multi_decompress_to_buffer" not in zstandard.backend_features:

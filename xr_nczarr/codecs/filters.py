@@ -159,10 +159,8 @@ def build_sized(request: StepRequest) -> Step:
         )
     codec = request.construct(numcodecs.registry.codec_registry.get(name, _Crc32c))
     size = None if flow.size is None else _encoded_size(name, flow.size)
-    decoded, encoded = (
-        flow.stream(flow.size, flow.bound),
-        flow.stream(size, _encoded_size(name, flow.bound)),
-    )
+    decoded = flow.stream(flow.size, flow.bound)
+    encoded = flow.stream(size, _encoded_size(name, flow.bound))
     step = wrap(codec, decoded, encoded)
     if name == "packbits":  # packbits treats any nonzero byte as True
         return replace(step, tolerance=lambda _: 0)

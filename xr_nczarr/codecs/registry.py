@@ -23,7 +23,6 @@ from xr_nczarr.errors import (
     RefusedError,
     UnsupportedError,
     quote,
-    reason_of,
     suggestion,
 )
 from xr_nczarr.model import (
@@ -362,14 +361,7 @@ def _load_class(spec: CodecSpec) -> Any:
             f"Python with codecs={{{quoted}: CodecClass}}"
         )
         raise UnsupportedError(f"unknown codec {quoted}", remedy=remedy)
-    try:
-        return numcodecs_registry.entries[spec.name].load()
-    except (ImportError, AttributeError) as error:
-        raise UnsupportedError(
-            f"the package that provides codec {quote(spec.name)} cannot be imported: "
-            f"{reason_of(error)}",
-            remedy="Reinstall the codec's package and all its dependencies",
-        ) from error
+    return codec_plugins.load_class(numcodecs_registry.entries[spec.name])
 
 
 def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
