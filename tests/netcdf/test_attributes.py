@@ -11,12 +11,7 @@ from hypothesis.extra import numpy as hnp
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.model import Attributes
 from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute, json_attributes
-from xr_nczarr.netcdf.fixed_width import (
-    decode_strings,
-    encode_strings,
-    measured_width,
-)
-from xr_nczarr.netcdf.types import NUMBERS
+from xr_nczarr.netcdf.types import NUMBERS, decode_strings, encode_strings, measured_width
 
 
 def decode(value, spelling=None, literal="<literal>"):

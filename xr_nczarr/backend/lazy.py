@@ -23,7 +23,7 @@ from xr_nczarr.chunks import ChunkedArray, Convert
 from xr_nczarr.chunks.selection import ReadRequest, Selection, select_all
 from xr_nczarr.errors import ErrorContext, MetadataError, NczarrError, reason_of
 from xr_nczarr.locks import call_after_fork
-from xr_nczarr.netcdf.fixed_width import decode_strings
+from xr_nczarr.netcdf.types import decode_strings
 
 Array = npt.NDArray[Any]
 _MAX_ASYNC_READS = 64  # the maximum number of concurrent requests to one store

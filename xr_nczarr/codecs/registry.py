@@ -12,7 +12,7 @@ import numpy as np
 from numcodecs import Pickle
 from numcodecs import registry as numcodecs_registry
 
-from xr_nczarr.codecs import casts, codec_plugins, compressors, filters, serializers
+from xr_nczarr.codecs import casts, codec_plugins, compressors, transforms
 from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, ChunkCodec, Flow, Step, StepRequest, wrap
 from xr_nczarr.errors import (
     ChunkError,
@@ -37,25 +37,25 @@ from xr_nczarr.model import (
 Builder = Callable[[StepRequest], Step | None]
 
 _ITEM_CODECS: Mapping[str, Builder] = {
-    "transpose": serializers.build_transpose,
-    "vlen-utf8": serializers.build_vlen,
-    "vlen-bytes": serializers.build_vlen,
-    "vlen-array": serializers.build_vlen,
-    "json2": serializers.build_text,
-    "msgpack2": serializers.build_text,
-    "categorize": serializers.build_categorize,
+    "transpose": transforms.build_transpose,
+    "vlen-utf8": transforms.build_vlen,
+    "vlen-bytes": transforms.build_vlen,
+    "vlen-array": transforms.build_vlen,
+    "json2": transforms.build_text,
+    "msgpack2": transforms.build_text,
+    "categorize": transforms.build_categorize,
 }
 _BYTE_CODECS: Mapping[str, Builder] = {
-    "bytes": serializers.build_bytes,
-    "endian": serializers.build_bytes,
-    "shuffle": filters.build_shuffle,
-    "bitround": filters.build_bitround,
-    "packbits": filters.build_sized,
-    "base64": filters.build_sized,
+    "bytes": transforms.build_bytes,
+    "endian": transforms.build_bytes,
+    "shuffle": transforms.build_shuffle,
+    "bitround": transforms.build_bitround,
+    "packbits": transforms.build_sized,
+    "base64": transforms.build_sized,
     "scale_offset": casts.build_scale_offset,
     "cast_value": casts.build_cast_value,
-    **dict.fromkeys(filters.TYPED, filters.build_typed),
-    **dict.fromkeys(filters.CHECKSUMS, filters.build_sized),
+    **dict.fromkeys(transforms.TYPED, transforms.build_typed),
+    **dict.fromkeys(transforms.CHECKSUMS, transforms.build_sized),
     **dict.fromkeys(compressors.COMPRESSORS, compressors.build_compressor),
 }
 _BUILDERS = {**_ITEM_CODECS, **_BYTE_CODECS}
@@ -303,7 +303,7 @@ def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) ->
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
         # numcodecs decodes pickles only if that is enabled for the whole process.
-        return serializers.build_pickle
+        return transforms.build_pickle
     if name in custom:
         return partial(_build_foreign, codec_class=custom[name])
     if name == "pickle":

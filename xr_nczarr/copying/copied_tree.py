@@ -23,8 +23,7 @@ from xr_nczarr.model import is_within
 from xr_nczarr.netcdf import Dimension, Group, Layout, Variable
 from xr_nczarr.netcdf.annotations import DEFAULT_WIDTH, WIDTH
 from xr_nczarr.netcdf.attributes import is_fill_value, unlisted_strings
-from xr_nczarr.netcdf.fixed_width import measured_width
-from xr_nczarr.netcdf.types import default_fill
+from xr_nczarr.netcdf.types import default_fill, measured_width
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.lazy_sources import complete_array
 from xr_nczarr.writing.source_blocks import in_chunks

@@ -20,7 +20,7 @@ from xr_nczarr.formats.documents import render_json
 from xr_nczarr.formats.json_text import parse_json
 from xr_nczarr.model import Limits, child_path
 from xr_nczarr.netcdf import Dimension, Group, Variable
-from xr_nczarr.netcdf.fixed_width import decode_strings
+from xr_nczarr.netcdf.types import decode_strings
 from xr_nczarr.options import Endian, OpenOptions
 from xr_nczarr.tools.cdl_values import attribute_text, special_attributes, type_name, value_texts
 from xr_nczarr.tools.results import Result, columns, count_text, render_html

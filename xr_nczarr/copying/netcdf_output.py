@@ -19,7 +19,7 @@ from xr_nczarr.locks import InFlight
 from xr_nczarr.model import Attributes
 from xr_nczarr.netcdf import Group, Layout, Variable
 from xr_nczarr.netcdf.attributes import decode_attributes, encode_attribute
-from xr_nczarr.netcdf.fixed_width import decode_strings, encoded_items
+from xr_nczarr.netcdf.types import decode_strings, encoded_items
 from xr_nczarr.progress import Progress
 from xr_nczarr.tools.hdf5_filters import BLOSC, DEFLATE, FLETCHER32, SHUFFLE, filter_of
 from xr_nczarr.tools.readers import is_netcdf_name

@@ -43,7 +43,7 @@ from xr_nczarr.encoding.time_units import in_time_dtype, is_time
 from xr_nczarr.encoding.xarray_encoder import cf_encoded
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.netcdf.fixed_width import measured_width
+from xr_nczarr.netcdf.types import measured_width
 
 # For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {

@@ -23,7 +23,7 @@ from xr_nczarr.encoding.blockwise import blockwise, largest, opened_lazily
 from xr_nczarr.encoding.number_encoding import misfit
 from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, quote
 from xr_nczarr.netcdf import Layout
-from xr_nczarr.netcdf.fixed_width import decode_strings, encode_strings, measured_width
+from xr_nczarr.netcdf.types import decode_strings, encode_strings, measured_width
 
 TEXT = create_vlen_dtype(str)
 _MISSING, _TEXTS, _OTHERS = range(3)

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from xr_nczarr.netcdf import Group, Variable
 from xr_nczarr.netcdf.annotations import PROVENANCE, WIDTH
 from xr_nczarr.netcdf.data_model import Kind
-from xr_nczarr.netcdf.fixed_width import decode_strings
-from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
+from xr_nczarr.netcdf.types import DTYPE_NAMES, decode_strings, default_fill
 from xr_nczarr.tools.hdf5_filters import DEFLATE, FLETCHER32, SHUFFLE, filter_of
 
 Array = npt.NDArray[Any]
