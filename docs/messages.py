@@ -16,6 +16,9 @@ HEAD = """# Error messages
 This page, generated from the code of the package, lists all error messages, except those taken
 entirely from another error. Braces mark values inserted into a message. For the exception classes,
 see [](errors.md).
+
+If a codec cannot decode a chunk, and the table contains no remedy for this error, the remedy is:
+*The chunk is damaged or truncated; rewrite it*.
 """
 
 

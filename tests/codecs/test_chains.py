@@ -9,8 +9,7 @@ import numcodecs
 import numpy as np
 import pytest
 
-from xr_nczarr.codecs import check_codec, compile_codec, compressors
-from xr_nczarr.codecs import filters as filters_module
+from xr_nczarr.codecs import check_codec, compile_codec, compressors, transforms
 from xr_nczarr.errors import (
     ChunkError,
     LimitError,
@@ -243,7 +242,7 @@ def test_v3_crc32c_codec_appends_little_endian_checksum():
 def test_crc32c_codec_works_without_crc32c_library(monkeypatch):
     registry = {k: v for k, v in numcodecs.registry.codec_registry.items() if k != "crc32c"}
     with_library = make_codec("|u1", (64,), ("crc32c", {}))
-    monkeypatch.setattr(filters_module.numcodecs.registry, "codec_registry", registry)
+    monkeypatch.setattr(transforms.numcodecs.registry, "codec_registry", registry)
     codec = make_codec("|u1", (64,), ("crc32c", {}))
     array = np.arange(64, dtype="u1")
     data = bytes(codec.encode(array))

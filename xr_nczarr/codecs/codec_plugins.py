@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Step, StepRequest, bytes_of
+from xr_nczarr.codecs.pipeline import UINT8, Buffer, Flow, Step, StepRequest, bytes_of
 from xr_nczarr.errors import ChunkError, MetadataError, UnsupportedError, quote, reason_of
 from xr_nczarr.model import CodecSpec
 
@@ -163,8 +163,7 @@ class _Adapter:
         if elements.shape != flow.shape or dtype != flow.dtype.newbyteorder("="):
             raise ChunkError(
                 f"codec {self.name} returned dtype {elements.dtype} and shape {elements.shape}; "
-                f"expected dtype {flow.dtype} and shape {flow.shape} ({flow.chunk})",
-                remedy=DAMAGED,
+                f"expected dtype {flow.dtype} and shape {flow.shape} ({flow.chunk})"
             )
         return bytes_of(np.ascontiguousarray(elements, flow.dtype))
 
@@ -182,6 +181,5 @@ class _Adapter:
 
         (result,) = sync(call([(data, self.spec)]))
         if result is None:
-            problem = f"codec {self.name} returned None instead of data ({self.flow.chunk})"
-            raise ChunkError(problem, remedy=DAMAGED)
+            raise ChunkError(f"codec {self.name} returned None instead of data ({self.flow.chunk})")
         return np.ascontiguousarray(result.as_numpy_array())

@@ -26,7 +26,7 @@ import numpy as np
 from numcodecs import blosc, lz4, zstd
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, Buffer, Flow, Step, StepRequest, bytes_of
+from xr_nczarr.codecs.pipeline import UINT8, Buffer, Flow, Step, StepRequest, bytes_of
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, quote
 
 try:
@@ -116,11 +116,10 @@ def _stream(
                     flow.check_size(total, truncated=True)
                 yield piece
             if not stream.eof:
-                problem = (
+                raise ChunkError(
                     f"the compressed stream is truncated: no end-of-stream marker after {total:,} "
                     f"decoded bytes ({flow.chunk})"
                 )
-                raise ChunkError(problem, remedy=DAMAGED)
             at -= len(stream.unused_data)
             members += 1
             follows = magic is not None and bytes(data[at : at + len(magic)]) == magic
@@ -128,8 +127,7 @@ def _stream(
             if members > _MAX_MEMBERS:
                 raise ChunkError(
                     "the chunk consists of too many compressed streams; expected at most "
-                    f"{_MAX_MEMBERS:,}",
-                    remedy=DAMAGED,
+                    f"{_MAX_MEMBERS:,}"
                 )
         flow.check_size(total)
 
@@ -238,15 +236,13 @@ def _blosc_extent(data: Buffer) -> tuple[int, Buffer]:
     if len(data) < 16:
         raise ChunkError(
             f"the stored chunk is {len(data)} bytes long; expected at least 16, the size of a "
-            "Blosc header",
-            remedy=DAMAGED,
+            "Blosc header"
         )
     size, length = struct.unpack_from("<4xI4xI", data)
     if not 16 <= length <= len(data):
-        problem = (
+        raise ChunkError(
             f"the Blosc header declares {length:,} bytes, but the chunk is {len(data):,} bytes long"
         )
-        raise ChunkError(problem, remedy=DAMAGED)
     return size, data
 
 
@@ -371,7 +367,7 @@ def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, i
             bound += size if kind < 2 else _ZSTD_BLOCK
         at += 4 * (descriptor >> 2 & 1) if last else len(data)
     if not 0 < at <= len(data):
-        raise ChunkError("the Zstandard frame is missing or truncated", remedy=DAMAGED)
+        raise ChunkError("the Zstandard frame is missing or truncated")
     return declared, bound, at
 
 

@@ -121,12 +121,11 @@ class Flow:
             problem = f"the decoded data is longer than {self.bound:,} bytes ({self.chunk})"
             if self.limited:
                 raise LimitError(problem, remedy=RAISE_LIMIT)
-            raise ChunkError(problem, remedy=DAMAGED)
+            raise ChunkError(problem)
         raise ChunkError(
             f"the decoded data is longer than the expected {self.size:,} bytes ({self.chunk})"
             if truncated
-            else f"the decoded data is {size:,} bytes long; expected {self.size:,} ({self.chunk})",
-            remedy=DAMAGED,
+            else f"the decoded data is {size:,} bytes long; expected {self.size:,} ({self.chunk})"
         )
 
     def check_count(self, count: int) -> None:
@@ -138,10 +137,9 @@ class Flow:
             If `count` differs from the number of elements in a chunk.
         """
         if count != self.count:
-            problem = (
+            raise ChunkError(
                 f"the decoded data contains {count:,} items; expected {self.count:,} ({self.chunk})"
             )
-            raise ChunkError(problem, remedy=DAMAGED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,17 +454,23 @@ class ChunkCodec:
         return data
 
     def _run(self, step: Step, action: str, function: Callable[..., Any], *data: Any) -> Any:
-        """Call a function of a step. `action` says what it does to the data, for error messages."""
+        """Call a function of a step, and add context to its errors.
+
+        `action` says what the function does to the data. If data cannot be decoded, and the error
+        does not say how to proceed, the remedy is to rewrite the chunk.
+        """
+        remedy = DAMAGED if action == "decoded" else ""
         try:
             return function(*data)
         except NczarrError as error:
             error.add_context(place=step.place)
+            if isinstance(error, ChunkError):
+                error.remedy = error.remedy or remedy
             raise
         except BaseException as failure:
             if not _is_codec_failure(failure):
                 raise
             problem = f"the data cannot be {action} ({self.flow.chunk}): {reason_of(failure)}"
-            remedy = DAMAGED if action == "decoded" else ""
             raise ChunkError(problem, remedy=remedy, place=step.place) from failure
 
 

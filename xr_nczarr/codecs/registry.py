@@ -13,7 +13,7 @@ from numcodecs import Pickle
 from numcodecs import registry as numcodecs_registry
 
 from xr_nczarr.codecs import casts, codec_plugins, compressors, transforms
-from xr_nczarr.codecs.pipeline import DAMAGED, UINT8, ChunkCodec, Flow, Step, StepRequest, wrap
+from xr_nczarr.codecs.pipeline import UINT8, ChunkCodec, Flow, Step, StepRequest, wrap
 from xr_nczarr.errors import (
     ChunkError,
     ConflictError,
@@ -250,7 +250,7 @@ def _unicode_check(flow: Flow) -> Step:
 
     def check(data: Any) -> Any:
         if not is_unicode(flow.elements(data)):
-            raise ChunkError("the decoded text is not valid Unicode", remedy=DAMAGED)
+            raise ChunkError("the decoded text is not valid Unicode")
         return data
 
     return Step(check, lambda data: data, flow, place="dtype")

@@ -20,16 +20,7 @@ import numpy as np
 from numcodecs.checksum32 import Checksum32
 from numpy.typing import NDArray
 
-from xr_nczarr.codecs.pipeline import (
-    DAMAGED,
-    RAISE_LIMIT,
-    UINT8,
-    Buffer,
-    Step,
-    StepRequest,
-    bytes_of,
-    wrap,
-)
+from xr_nczarr.codecs.pipeline import RAISE_LIMIT, UINT8, Buffer, Step, StepRequest, bytes_of, wrap
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError, quote
 from xr_nczarr.model import Json
 
@@ -176,17 +167,14 @@ def _parse_json(data: Buffer, max_bytes: int) -> Json:
 
 def _flatten(items: Json) -> list[Json]:
     if not isinstance(items, list) or len(items) < 2 or not isinstance(items[-1], list):
-        raise ChunkError(
-            "the decoded data is not a list that ends with a dtype and a shape", remedy=DAMAGED
-        )
+        raise ChunkError("the decoded data is not a list that ends with a dtype and a shape")
     *values, _, shape = items
     rows = [values]
     for length in shape or [1]:
         for row in rows:
             if type(length) is not int or not isinstance(row, list) or len(row) != length:
                 raise ChunkError(
-                    f"the nested lists in the data do not have the declared shape {quote(shape)}",
-                    remedy=DAMAGED,
+                    f"the nested lists in the data do not have the declared shape {quote(shape)}"
                 )
         rows = [item for row in rows for item in row]
     return rows
