@@ -286,17 +286,6 @@ def normalize_indices(positions: Positions, size: int) -> Positions:
     return np.where(positions < 0, positions + size, positions)
 
 
-def part_within(
-    shape: Sequence[int], chunk_shape: Sequence[int], index: Sequence[int]
-) -> tuple[slice, ...]:
-    """Return the part of a chunk that lies within an array of the given shape.
-
-    `index` is the index of the chunk in the grid.
-    """
-    sizes = zip(shape, chunk_shape, index, strict=True)
-    return tuple([slice(max(0, size - number * length)) for size, length, number in sizes])
-
-
 def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
     start, stop, step = selector.indices(size)
     length = len(range(start, stop, step))

@@ -1,8 +1,9 @@
-"""Compute which byte ranges of an uncompressed chunk must be read for a selection."""
+"""Compute which byte ranges or elements of a chunk must be read."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +83,17 @@ def byte_window(
         items[axis] = _shift(items[axis], extents[axis][0])
     items[rows] = moved
     return Window(spans, shape, tuple([items[axis] for axis in order]))
+
+
+def part_within(
+    shape: Sequence[int], chunk_shape: Sequence[int], index: Sequence[int]
+) -> tuple[slice, ...]:
+    """Return the part of a chunk that lies within an array of the given shape.
+
+    `index` is the index of the chunk in the grid.
+    """
+    sizes = zip(shape, chunk_shape, index, strict=True)
+    return tuple([slice(max(0, size - number * length)) for size, length, number in sizes])
 
 
 def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:

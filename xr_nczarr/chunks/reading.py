@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.chunk_objects import ChunkLayout, ChunkObjects, Index
-from xr_nczarr.chunks.grid import ChunkPart, Plan, part_within
-from xr_nczarr.chunks.partial_reads import Window, byte_window
+from xr_nczarr.chunks.grid import ChunkPart, Plan
+from xr_nczarr.chunks.partial_reads import Window, byte_window, part_within
 from xr_nczarr.codecs import ChunkCodec, bytes_of, read_blosc_spans
 from xr_nczarr.errors import MissingChunkError, NczarrError, StorageError
 from xr_nczarr.locks import cached_property

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.chunk_objects import ChunkLayout, Index
-from xr_nczarr.chunks.grid import ChunkPart, part_within
+from xr_nczarr.chunks.grid import ChunkPart
+from xr_nczarr.chunks.partial_reads import part_within
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.model import ArrayNode
