@@ -214,7 +214,7 @@ def test_values_without_netcdf_type_are_rejected(value):
 @pytest.mark.parametrize("number", [10**30, 2**64, -(2**63) - 1])
 @pytest.mark.parametrize("wrap", [lambda n: n, lambda n: [1, n], lambda n: np.array([n, 0.5], "O")])
 def test_error_for_integer_exceeding_64_bits_includes_integer(number, wrap):
-    with pytest.raises(UnsupportedError, match=f"can represent .* {number}. .*dialect='zarr'"):
+    with pytest.raises(UnsupportedError, match=f"can represent .*{number}].*dialect='zarr'"):
         encode_attribute(wrap(number))
     assert encode_attribute(wrap(number), typed=False)[1] == "json"
     with pytest.raises(UnsupportedError, match="cannot be stored as JSON"):

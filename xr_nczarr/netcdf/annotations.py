@@ -164,6 +164,7 @@ GROUP_PLACES = _places("holder", "group")
 TYPES_PLACES = _places("types_holder", "types")
 _ARRAY_PLACES = _places("holder", "array")
 _SUPERBLOCK_PLACES = _places("holder", "superblock")
+
 _NAMES = [
     frozenset(
         name for place, name in (*GROUP_PLACES, *_ARRAY_PLACES, *TYPES_PLACES) if place == holder
@@ -195,9 +196,10 @@ _HIDDEN_PREFIXES = ("_nczarr_", "_NCZARR_")
 
 def is_bookkeeping(name: str) -> bool:
     """Return whether an attribute belongs to the storage format rather than to the user."""
-    if name in _HIDDEN:
-        return True
-    return name.startswith(_HIDDEN_PREFIXES) and name not in (WIDTH, DEFAULT_WIDTH)
+    if name[:1] != "_":
+        return False
+    is_hidden = name in _HIDDEN or name.startswith(_HIDDEN_PREFIXES)
+    return is_hidden and name not in (WIDTH, DEFAULT_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,11 +48,7 @@ def json_attributes(attributes: Attributes) -> dict[str, Json]:
 
     Attributes that belong to the storage format are left out.
     """
-    return {
-        name: value
-        for name, value in attributes.items()
-        if name[:1] != "_" or not is_bookkeeping(name)
-    }
+    return {name: value for name, value in attributes.items() if not is_bookkeeping(name)}
 
 
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:
@@ -64,7 +60,7 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
     """
     decoded = {}
     for name, value in attributes.items():
-        if name[:1] == "_" and is_bookkeeping(name):
+        if is_bookkeeping(name):
             continue
         recorded = attribute_type(types[name]) if name in types else None
         if value.__class__ is str and (recorded is None or recorded == TEXT):
@@ -171,7 +167,7 @@ def undecoded(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
     if node is None:
         return dict(decoded)
     if not is_annotated(node):
-        return {name: infer_integers(value) for name, value in decoded.items()}
+        return {name: _infer_integers(value) for name, value in decoded.items()}
     types, stored = find_types(node), node.attributes
     return {
         name: _undecoded(value, stored.get(name), types.get(name))
@@ -343,13 +339,14 @@ def encode_attribute(
         return _json(_as_json(value)), JSON
     if isinstance(value, str | bytes):
         return _text(value), TEXT
-    if isinstance(value, np.ndarray) and value.dtype.kind in "USO" and value is not NO_STRINGS:
+    if value is NO_STRINGS:
+        return [], STRING
+    if isinstance(value, np.ndarray) and value.dtype.kind in "USO":
         value = value.ravel().tolist()
     items = list(value) if isinstance(value, list | tuple) else None
-    is_text = bool(items) and all(isinstance(item, str | bytes) for item in items or ())
-    if value is NO_STRINGS or is_text:
+    if items and all(isinstance(item, str | bytes) for item in items):
         # NumPy removes trailing NULs, so strings are not converted to an array.
-        texts = [_text(item) for item in value]
+        texts = [_text(item) for item in items]
         return (texts[0] if len(texts) == 1 else texts), STRING
     numbers = bool | int | float | np.generic
     is_mixed = items is not None and not all(isinstance(item, numbers) for item in items)
@@ -358,9 +355,7 @@ def encode_attribute(
         return (json.dumps(encoded, ensure_ascii=False), TEXT) if json_as_text else (encoded, JSON)
     if np.ma.is_masked(value):
         raise UnsupportedError(f"the attribute value must be {_EXPECTED}, not a masked value")
-    _check_integers([value] if items is None else items)
-    array = np.asarray(value)
-    return _encode_numbers(_exact_integers(items, array) if items else array)
+    return _encode_numbers(_exact_array(value, [value] if items is None else items))
 
 
 def _as_json(value: Any) -> Any:
@@ -391,7 +386,7 @@ def substitute_type(value: Any) -> str:
     return "" if items else "double"
 
 
-def infer_integers(value: Json) -> Json:
+def _infer_integers(value: Json) -> Json:
     """Convert JSON integers to the type that netCDF-C infers, leaving other values unchanged."""
     items = value if isinstance(value, list) else [value]
     inferred = _inferred(items) if {*map(type, items)} == {int} else None
@@ -400,39 +395,30 @@ def infer_integers(value: Json) -> Json:
     return inferred if isinstance(value, list) else inferred[0]
 
 
-def _check_integers(values: Sequence[Any]) -> None:
-    """Raise UnsupportedError if `values` contains an integer that fits neither int64 nor uint64."""
-    for item in values:
-        if isinstance(item, int) and not -1 << 63 <= item < 1 << 64:
-            raise UnsupportedError(
-                f"no integer dtype can represent the attribute value {quote(_json(item))}",
-                remedy="Convert the number to a float or to text, or write plain Zarr with "
-                "dialect='zarr'",
-            )
+def _exact_array(value: Any, items: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """Convert an attribute value to an array without rounding integers.
 
-
-def _exact_integers(values: Sequence[Any], array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Build an integer array from integers that NumPy has converted to floats.
-
-    NumPy converts a sequence of integers to floats if only some of them are 2⁶³ or more. `array` is
-    the array that NumPy created from `values`. It is returned unchanged if NumPy kept the integers,
-    or if some of `values` are not integers.
+    `items` are the items of a sequence, or `value` itself if it is not a sequence. NumPy converts a
+    sequence of integers to floats if only some of them are 2⁶³ or more.
 
     Raises
     ------
     UnsupportedError
-        If no integer dtype can represent all values.
+        If no integer dtype can represent all integers.
     """
-    if array.dtype.kind != "f" or not all(isinstance(item, int | np.integer) for item in values):
-        return array
-    if min(values) >= 0:
-        return np.array(values, "uint64")
-    if max(values) < 1 << 63:
-        return np.array([*map(int, values)], "int64")
-    raise UnsupportedError(
-        "no integer dtype can represent all values of the attribute",
-        remedy="Convert the values to floats or to strings",
-    )
+    integers = [int(item) for item in items if isinstance(item, int | np.integer)]
+    low, high = min(integers, default=0), max(integers, default=0)
+    only_integers = bool(integers) and len(integers) == len(items)
+    if low < -1 << 63 or high >= 1 << 64 or (only_integers and low < 0 and high >= 1 << 63):
+        raise UnsupportedError(
+            f"no integer dtype can represent the attribute value {quote(_json(integers))}",
+            remedy="Convert the numbers to floats or to text, or write plain Zarr with "
+            "dialect='zarr'",
+        )
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and only_integers:
+        return np.array(integers, "uint64" if low >= 0 else "int64")
+    return array
 
 
 def _json(value: Json) -> Json:
