@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.chunks.chunk_objects import ChunkLayout, ChunkObjects, Index
+from xr_nczarr.chunks.chunk_layout import ChunkLayout, ChunkObjects, Index
 from xr_nczarr.chunks.grid import ChunkPart, Plan
 from xr_nczarr.chunks.partial_reads import Window, byte_window, part_within
 from xr_nczarr.codecs import ChunkCodec, bytes_of, read_blosc_spans

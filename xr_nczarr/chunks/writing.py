@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.chunks.chunk_objects import ChunkLayout, Index
+from xr_nczarr.chunks.chunk_layout import ChunkLayout, Index
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.chunks.partial_reads import part_within
 from xr_nczarr.codecs import ChunkCodec

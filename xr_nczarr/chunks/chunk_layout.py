@@ -1,22 +1,22 @@
-"""Build shards, and read chunks from shards.
+"""Define how the chunks of an array are stored: as separate objects, or in shards.
 
-A shard contains an index that lists the byte range of each chunk.
+A shard is an object with several chunks, and with an index of the byte range of each chunk.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from operator import floordiv, mod
+from typing import TypeVar
 
 from xr_nczarr.chunks.grid import ChunkPart
 from xr_nczarr.codecs import ShardIndex
 from xr_nczarr.errors import ErrorContext, StorageError, UnsupportedError
-from xr_nczarr.model import ArrayNode, Limits, grid_shape
+from xr_nczarr.model import ArrayNode, ChunkKeys, Limits, grid_shape
 from xr_nczarr.storage import ByteRange, Bytes, Read, SharedCache, Store, Versioned
 
 Index = tuple[int, ...]
@@ -24,14 +24,108 @@ Index = tuple[int, ...]
 _MAX_KEPT_BYTES = 32 << 20
 _MAX_TRIES = 4
 _MAX_OPEN_FILES = 8  # per calling thread; there may be a hundred such threads
+_BLOCK_ITEMS = 64
 
-
+_Span = tuple[Index, int, int]
+_Item = TypeVar("_Item")
 _IndexName = tuple[str, str, int, int]
 """Name of a store, followed by the key, start and length in bytes of a shard index in the store."""
 
 _indices = SharedCache[_IndexName, Versioned | None](
     _MAX_KEPT_BYTES, lambda index: len(index.data) if index and index.version else 0
 )
+
+
+class ChunkObjects:
+    """A layout in which each chunk is a separate stored object.
+
+    If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
+    up under a key with the alternative separator, such as ``0/1`` instead of ``0.1``. See
+    `ArrayNode.key_notations`.
+
+    A single array can have keys with both separators. For example, a program that knows only the
+    separator ``.`` does not find the existing key ``0/1``, and creates ``0.1`` for the same chunk.
+    """
+
+    def __init__(self, node: ArrayNode) -> None:
+        self.key_of = node.chunk_keys.key
+        self.keys = node.key_notations
+
+    def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
+        """Yield the parts in lists of up to `size` parts.
+
+        The parts can be divided in any way, because every chunk is a separate object.
+        """
+        remaining = iter(parts)
+        while batch := list(itertools.islice(remaining, size)):
+            yield batch
+
+    def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
+        """Yield the encoded bytes of each chunk, in order, with None for missing chunks."""
+        return self._request_with_alternative(chunks, store.fetch_chunks)
+
+    def fetch_ranges(
+        self,
+        store: Store,
+        wanted: Sequence[tuple[Index, Sequence[tuple[int, int]]]],
+        check_size: Callable[[int], None],
+    ) -> Iterator[Bytes | None]:
+        """Yield byte ranges of encoded chunks, in order, with None for ranges of missing chunks.
+
+        Each item of `wanted` is a pair: the index of a chunk, and a list of the ranges to read from
+        this chunk. Each range is a (start, length) pair. If the store knows the size of a chunk
+        without making a request, `check_size` is called with the size in bytes. `check_size` can
+        raise an error if the size is wrong.
+        """
+
+        def request(keys: ChunkKeys, items: Sequence[_Span]) -> Iterator[Bytes | None]:
+            ranges = [ByteRange(keys.key(chunk), start, length) for chunk, start, length in items]
+            sizes: dict[str, int | None] | None = None
+            for item, data in zip(ranges, store.fetch_ranges(ranges), strict=True):
+                if sizes is None:  # not earlier: fetching also loads sizes from a reference set
+                    names = list(dict.fromkeys(item.key for item in ranges))
+                    sizes = dict(zip(names, store.known_sizes(names) or (), strict=False))
+                if data is not None and (size := sizes.get(item.key)):
+                    with ErrorContext(key=item.key):
+                        check_size(size)
+                yield data
+
+        spans = [(chunk, start, length) for chunk, spans in wanted for start, length in spans]
+        return self._request_with_alternative(spans, request)
+
+    def chunks_stored_with(self, chunk: Index) -> list[Index]:
+        """Return a list that contains only `chunk`, because each object contains one chunk."""
+        return [chunk]
+
+    def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
+        """Return the bytes of a stored object, which are the bytes of its only chunk."""
+        (data,) = chunks.values()
+        return data
+
+    def delete(self, store: Store, chunk: Index) -> None:
+        """Delete a chunk, trying every key under which it might be stored."""
+        for keys in self.keys:
+            store.delete(keys.key(chunk))
+
+    def _request_with_alternative(
+        self,
+        items: Sequence[_Item],
+        request: Callable[[ChunkKeys, Sequence[_Item]], Iterator[Bytes | None]],
+    ) -> Iterator[Bytes | None]:
+        """Yield the data of each item, in order, trying every key notation.
+
+        `request` is called with a notation and with items, and yields the data of these items.
+        """
+        fetched = request(self.keys[0], items)
+        if len(self.keys) == 1:
+            yield from fetched
+            return
+        pairs = zip(items, fetched, strict=True)
+        while block := list(itertools.islice(pairs, _BLOCK_ITEMS)):
+            missing = [item for item, data in block if data is None]
+            others = request(self.keys[1], missing) if missing else iter(())
+            for _, data in block:
+                yield next(others) if data is None else data
 
 
 class Shards:
@@ -110,8 +204,9 @@ class Shards:
         by_shard = [list(members) for _, members in itertools.groupby(chunks, self.shard_of)]
         for first in range(0, len(by_shard), _MAX_OPEN_FILES):
             group = itertools.chain.from_iterable(by_shard[first : first + _MAX_OPEN_FILES])
-            with ExitStack() as stack:
-                yield from self._fetch(_OpenOnceReader(store, stack), list(group))
+            source = _ShardReader(store)
+            with source.opened:
+                yield from self._fetch(source, list(group))
 
     def _fetch_current(
         self, store: Store, chunks: Sequence[Index], tries: int = _MAX_TRIES
@@ -252,18 +347,29 @@ class Shards:
         store.delete(self.key_of(chunk))
 
 
-class _ShardReader(ABC):
+ChunkLayout = ChunkObjects | Shards
+"""How the chunks of an array are stored: as separate objects, or in shards."""
+
+
+class _ShardReader:
     """A reader of byte ranges that accesses the store only for shards that are not in memory.
+
+    Each object in the store is opened only once. As a result, everything read from an object
+    belongs to the same version of the object. A subclass reads from remote stores.
 
     Attributes
     ----------
     whole
         Mapping from the keys of shards in memory to their bytes, or to None for missing shards.
+    opened
+        A context manager that closes the opened objects.
     """
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.whole: dict[str, Bytes | None] = {}
+        self.opened = ExitStack()
+        self._reads: dict[str, Read] = {}
 
     def read(
         self, ranges: Iterable[ByteRange], *, of_indices: bool = False
@@ -287,38 +393,21 @@ class _ShardReader(ABC):
                 start = span.start + len(data) if span.start < 0 else span.start
                 yield memoryview(data)[start : start + span.length]
 
-    def check_missing(self, key: str) -> None:  # noqa: B027
+    def check_missing(self, key: str) -> None:
         """Raise an error if the index of a shard may be outdated.
 
         This method is called with the key of a shard whose index lists a chunk as missing. Only
-        readers that cache shard indices raise the error. In all other readers, this method does
-        nothing.
+        a reader that caches shard indices raises the error.
         """
-
-    @abstractmethod
-    def _fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None for a range of a missing shard."""
-
-    def _fetch_indices(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        return self._fetch_ranges(ranges)
-
-
-class _OpenOnceReader(_ShardReader):
-    """A reader of a local store that opens each object only once.
-
-    As a result, everything read from an object belongs to the same version of the object.
-    """
-
-    def __init__(self, store: Store, stack: ExitStack) -> None:
-        super().__init__(store)
-        self._stack = stack
-        self._reads: dict[str, Read] = {}
 
     def _fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         for key, start, length in ranges:
             if key not in self._reads:
-                self._reads[key] = self._stack.enter_context(self.store.reading(key))
+                self._reads[key] = self.opened.enter_context(self.store.reading(key))
             yield self._reads[key](start, length)
+
+    def _fetch_indices(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
+        return self._fetch_ranges(ranges)
 
 
 class _VersionedReader(_ShardReader):
