@@ -113,20 +113,17 @@ class PartReader:
             try:
                 key = self.layout.key_of(part.chunk)
                 target = self._target_as_chunk(part)
-                if target is not None:
-                    size = self.store.fetch_into(key, _buffer(target))
+                window = self._window(part) if target is None else None
+                if target is None and (box is None or window is not previous):
+                    shape = self.node.chunk_shape if window is None else window.shape
+                    box = np.empty(shape, self.node.dtype)
+                    rows = [] if window is None else _rows(box, window.spans)
+                    previous = window
+                values: Any = box if target is None else target
+                if window is None:
+                    size = self.store.fetch_into(key, _buffer(values))
                 else:
-                    window = self._window(part)
-                    if box is None or window is not previous:
-                        shape = self.node.chunk_shape if window is None else window.shape
-                        box = np.empty(shape, self.node.dtype)
-                        rows = [] if window is None else _rows(box, window.spans)
-                        previous = window
-                    values = box
-                    if window is None:
-                        size = self.store.fetch_into(key, _buffer(box))
-                    else:
-                        size = self.store.fetch_ranges_into(key, window.spans, rows)
+                    size = self.store.fetch_ranges_into(key, window.spans, rows)
                 if size is None:
                     absent.append(part)
                     continue
@@ -148,8 +145,7 @@ class PartReader:
         Missing chunks are read as fill values, or raise an error.
         """
         scratch = None
-        chunks = [part.chunk for part in batch]
-        fetched = self._with_context(self._fetch(chunks), batch)
+        fetched = self._with_context(self._fetch([part.chunk for part in batch]), batch)
         for part, (codec, data) in zip(batch, self._with_codec(fetched), strict=True):
             try:
                 if data is None:

@@ -17,7 +17,7 @@ from numcodecs.compat import ensure_contiguous_ndarray
 from numpy.typing import NDArray
 
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, NczarrError, quote, reason_of
-from xr_nczarr.model import CodecSpec, Json, Limits
+from xr_nczarr.model import CodecSpec, Limits
 
 Bytes = bytes | bytearray | memoryview
 Buffer = Any
@@ -216,15 +216,12 @@ class StepRequest:
             raise MetadataError(
                 f"codec {self.spec.name} has unknown parameters: {quote(', '.join(unknown))}"
             )
-        return {
-            name: self._like(value, configuration.get(name, value), name)
-            for name, value in defaults.items()
-        }
-
-    def _like(self, default: Any, value: Json, name: str) -> Json:
-        if default is None or type(value) is type(default):
-            return value
-        raise self.invalid(name, value, f"a value of type {type(default).__name__}")
+        settings = {**defaults, **configuration}
+        for name, default in defaults.items():
+            if default is not None and type(settings[name]) is not type(default):
+                expected = f"a value of type {type(default).__name__}"
+                raise self.invalid(name, settings[name], expected)
+        return settings
 
     def invalid(self, name: str, value: object, expected: str) -> MetadataError:
         """Build the error for a codec parameter that does not have one of the expected values.

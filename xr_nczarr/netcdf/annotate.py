@@ -84,7 +84,7 @@ class _Writer:
         fields = _annotation_fields(group.node)
         for vintage in self.vintages:
             annotation = _group_annotation(group, vintage)
-            if self.names_scalars(vintage) and group.path == "/":
+            if vintage is UNIVERSAL_EXTRA and group.path == "/":
                 annotation[vintage.dimensions][SCALAR_DIMENSION] = 1
             fields[vintage.holder][vintage.group] = annotation
             if group.path == "/":
@@ -112,7 +112,10 @@ class _Writer:
             fields["attributes"][ARRAY_NAME] = variable.name
         for vintage in self.vintages:
             annotation = _array_annotation(variable, vintage)
-            if self.names_scalars(vintage) and not names:
+            if vintage is UNIVERSAL_EXTRA and not names:
+                # No other representation of scalars works in all netCDF-C releases that must be
+                # able to read the store. netCDF-C 4.9.0 crashes when it reads a scalar that it has
+                # written itself, and netCDF-C 4.10 ignores scalars with an empty shape.
                 annotation = {vintage.references: [f"/{SCALAR_DIMENSION}"], "storage": "chunked"}
             elif variable.kind == "char" and node.type_name == "|S1":
                 annotation["type_alias"] = "char"
@@ -124,16 +127,6 @@ class _Writer:
                 variable.attributes, fields, variable.path, (node.dtype, variable.kind)
             ),
         )
-
-    def names_scalars(self, vintage: Vintage) -> bool:
-        """Return whether an NCZarr layout gives scalars a named dimension of size 1.
-
-        This is True only for the older of the two layouts in a ``universal`` store. No other
-        representation of scalars works in all netCDF-C releases that must be able to read the
-        store. netCDF-C 4.9.0 crashes when it reads a scalar that it has written itself, and
-        netCDF-C 4.10 ignores scalars with an empty shape.
-        """
-        return vintage is UNIVERSAL_EXTRA
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
         """Return a copy of `node` with the dtype, fill value and shape to store for `variable`.

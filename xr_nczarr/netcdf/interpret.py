@@ -7,7 +7,7 @@ Defects in the metadata never make the whole conversion fail. If a variable cann
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,6 @@ from xr_nczarr.formats.numcodecs_notation import POINTER_BYTES
 from xr_nczarr.model import (
     ArrayNode,
     BrokenNode,
-    CodecSpec,
     GroupNode,
     Node,
     child_path,
@@ -133,7 +132,7 @@ class _Interpreter:
             self.scope.is_closed = self.is_dropped(array)
             self.add_variable(array)
         for path, annotation in self.annotations.items():
-            if self.is_searched(path):
+            if path == self.group or (self.subgroups and is_within(path, self.group)):
                 self.compare_lists(self.groups[path], annotation)
         if self.scope.undefined:
             names = ", ".join(map(quote, self.scope.undefined))
@@ -143,9 +142,6 @@ class _Interpreter:
             )
             self.groups["/"].reports.append(note)
         return self.groups["/"]
-
-    def is_searched(self, path: str) -> bool:
-        return path == self.group or (self.subgroups and is_within(path, self.group))
 
     def is_dropped(self, array: ArrayNode | BrokenNode) -> bool:
         return bool(self.dropped) and _name(array) in self.dropped
@@ -260,8 +256,16 @@ class _Interpreter:
         elif netcdf and dtype.char == "d" and node.fill_value == ROUNDED_FILL:
             changes.update(fill_value=EXACT_FILL)
         if netcdf and any(spec.name == "shuffle" for spec in node.codecs):
-            size = POINTER_BYTES if kind == "string" else dtype.itemsize
-            changes.update(codecs=tuple([_shuffled_by(spec, size) for spec in node.codecs]))
+            # netCDF-C ignores the element size in the metadata.
+            size = {"elementsize": POINTER_BYTES if kind == "string" else dtype.itemsize}
+            changes["codecs"] = tuple(
+                [
+                    replace(spec, configuration={**spec.configuration, **size})
+                    if spec.name == "shuffle"
+                    else spec
+                    for spec in node.codecs
+                ]
+            )
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
@@ -344,20 +348,16 @@ class _Interpreter:
                     f"the group {quote(path)} is listed in {place}, but is missing from the store"
                 )
                 group.groups[name] = Group(path=path, error=error)
-        pairs = ((annotation.arrays, group.variables), (annotation.groups, group.groups))
-        for listed, present in pairs:
+        children: Any = (annotation.arrays, group.variables), (annotation.groups, group.groups)
+        for listed, present in children:
             if listed is None:
                 continue
             for name in sorted(set(present).difference(listed)):
                 path = child_path(group.path, name)
                 group.warnings.append(f"{quote(path)} exists, but is not listed in {place}")
-            _reorder(present, listed)
-
-
-def _reorder(children: dict[str, Any], listed: Sequence[str]) -> None:
-    for name in dict.fromkeys([*listed, *children]):
-        if name in children:
-            children[name] = children.pop(name)
+            for name in dict.fromkeys([*listed, *present]):
+                if name in present:
+                    present[name] = present.pop(name)
 
 
 def _name(node: Node) -> str:
@@ -432,13 +432,3 @@ def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
         expected = f"at most {array.dtype.itemsize} bytes"
         raise unexpected(bytes(declared), expected, "_FillValue")
     return replace(array, fill_value=declared) if is_encoded else array
-
-
-def _shuffled_by(spec: CodecSpec, size: int) -> CodecSpec:
-    """Set the element size of a shuffle codec to `size`, because netCDF-C ignores the stored size.
-
-    Any other codec is returned unchanged.
-    """
-    if spec.name != "shuffle" or spec.configuration.get("elementsize") == size:
-        return spec
-    return replace(spec, configuration={**spec.configuration, "elementsize": size})
