@@ -23,6 +23,8 @@ from xr_nczarr.model import Json
 Array = npt.NDArray[Any]
 
 _EXACT_IN_DOUBLES = 1 << 53
+_MAP_VALUE = 'Map the value with the codec parameter "scalar_map"'
+_SET_RULE = 'Set the codec parameter "out_of_range", or map the value with "scalar_map"'
 _SPECIAL = ("NaN", "Infinity", "+Infinity", "-Infinity")
 
 
@@ -192,7 +194,9 @@ class Cast:
 
     def _to_integers(self, values: Array, out: Array) -> None:
         if self.source.kind == "f":
-            values = self._rounded(values)
+            values = values.astype("f8", copy=False)  # exact for all other float types
+            self._check(values, ~np.isfinite(values), _MAP_VALUE)
+            values = _ROUNDINGS[self.rounding](values)
         range_, native = np.iinfo(self.target), self.target.newbyteorder("=")
         # A double cannot always represent range_.max exactly, but it can represent range_.max + 1.
         below, above = values < range_.min, values >= range_.max + 1
@@ -206,19 +210,11 @@ class Cast:
             # NumPy wraps integers modulo 2**bits.
             out[...] = values.astype(f"u{self.target.itemsize}").view(native)
         else:
-            self._check_clamp(values, outside)
+            if self.out_of_range != "clamp":
+                self._check(values, outside, _SET_RULE)
             clamped = np.where(outside, 0, values).astype(native)
             clamped[below], clamped[above] = range_.min, range_.max
             out[...] = clamped
-
-    def _rounded(self, values: Array) -> Array:
-        values = values.astype("f8", copy=False)  # exact for all other float types
-        finite = np.isfinite(values)
-        if not finite.all():
-            raise self._error(
-                values, ~finite, 'Map the value with the codec parameter "scalar_map"'
-            )
-        return _ROUNDINGS[self.rounding](values)
 
     def _to_floats(self, values: Array, out: Array) -> None:
         result = values.astype(self.target.newbyteorder("="))
@@ -227,21 +223,15 @@ class Cast:
         overflown = np.isinf(result)
         if self.source.kind not in "iu":
             overflown &= np.isfinite(values)
-        if overflown.any():
-            self._check_clamp(values, overflown)
+        if self.out_of_range != "clamp":
+            self._check(values, overflown, _SET_RULE)
         out[...] = result
 
-    def _check_clamp(self, values: Array, outside: Array) -> None:
-        if self.out_of_range != "clamp":
-            raise self._error(
-                values,
-                outside,
-                'Set the codec parameter "out_of_range", or map the value with "scalar_map"',
-            )
-
-    def _error(self, values: Array, where: Array, remedy: str) -> ChunkError:
-        value = values[where].reshape(-1)[0]
-        return ChunkError(f"value {value} does not fit in dtype {self.target.name}", remedy=remedy)
+    def _check(self, values: Array, invalid: Array, remedy: str) -> None:
+        if invalid.any():
+            value = values[invalid].reshape(-1)[0]
+            problem = f"value {value} does not fit in dtype {self.target.name}"
+            raise ChunkError(problem, remedy=remedy)
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
