@@ -77,7 +77,6 @@ class Plan:
     axes: tuple[int, ...] | None
     slices_only: bool
     _pieces: Sequence[_Pieces]
-    _points: Sequence[_PointGroup] | None = None
 
     @property
     def touched(self) -> tuple[frozenset[int], ...]:
@@ -87,43 +86,34 @@ class Plan:
         """
         if not self.count:
             return ()
-        points = zip(*[group.chunk for group in self._points or ()], strict=True)
-        numbers = [*points, *[dimension.chunks for dimension in self._pieces]]
-        order = range(len(numbers)) if self.axes is None else np.argsort(self.axes)
-        return tuple([frozenset(numbers[axis]) for axis in order])
+        numbers: list[Iterable[int]] = [dimension.chunks for dimension in self._pieces]
+        if self.axes is None:
+            return tuple(map(frozenset, numbers))
+        numbers[:1] = zip(*self._pieces[0].chunks, strict=True)
+        return tuple([frozenset(numbers[axis]) for axis in np.argsort(self.axes)])
 
     def __iter__(self) -> Iterator[ChunkPart]:
-        if self._points is None:
+        if self.axes is None:
             return _cross(self._pieces, slices_only=self.slices_only)
-        return _cross_points(self._points, self._pieces, self.axes)
+        return _cross_points(self._pieces, np.argsort(self.axes).tolist())
 
 
 class _Pieces(NamedTuple):
     """The parts of a selection along one dimension.
 
     Each attribute corresponds to a field of `ChunkPart`, and has one item per touched chunk.
+
+    In a pointwise selection, the first pieces contain the points. They belong to all indexed axes
+    together. Each item of `chunks` and `sources` is then a tuple with one value per indexed axis.
     """
 
-    chunks: Sequence[int]
-    sources: Sequence[slice | Positions]
+    chunks: Sequence[Any]
+    sources: Sequence[Any]
     targets: Sequence[slice | Positions]
     complete: Sequence[bool]
 
 
 _NOTHING = _Pieces((), (), (), ())
-
-
-class _PointGroup(NamedTuple):
-    """The points of a pointwise selection that lie in the same chunk along the indexed axes.
-
-    For each indexed axis, `chunk` contains the grid index of the chunk, and `source` contains the
-    positions of the points in the chunk. `target` contains the positions of the points in the
-    result.
-    """
-
-    chunk: tuple[int, ...]
-    source: tuple[Positions, ...]
-    target: Positions
 
 
 def plan_selection(
@@ -240,7 +230,7 @@ def plan_points(
         normalize_indices(array.ravel(), shape[axis])
         for axis, array in zip(indexed, arrays, strict=True)
     ]
-    groups = _group_points(positions, [chunk_shape[axis] for axis in indexed])
+    points = _split_points(positions, [chunk_shape[axis] for axis in indexed])
     orthogonal = plan_selection(
         [shape[axis] for axis in sliced],
         [chunk_shape[axis] for axis in sliced],
@@ -249,11 +239,10 @@ def plan_points(
     return Plan(
         (positions[0].size, *orthogonal.shape),
         (*points_shape, *orthogonal.shape),
-        len(groups) * orthogonal.count,
+        len(points.chunks) * orthogonal.count,
         (*indexed, *sliced),
         False,
-        orthogonal._pieces,
-        groups,
+        [points, *orthogonal._pieces],
     )
 
 
@@ -413,24 +402,25 @@ def slice_or_self(positions: Positions) -> slice | Positions:
     return positions if regular is None else regular
 
 
-def _group_points(positions: list[Positions], chunk_shape: list[int]) -> list[_PointGroup]:
+def _split_points(positions: list[Positions], chunk_shape: list[int]) -> _Pieces:
     if positions[0].size == 0:
-        return []
+        return _NOTHING
     numbers = np.stack(
         [array // chunk for array, chunk in zip(positions, chunk_shape, strict=True)]
     )
     order = np.lexsort(numbers[::-1])
     ordered = numbers[:, order]
     changes = np.flatnonzero((np.diff(ordered, axis=1) != 0).any(axis=0)) + 1
-    groups = []
-    for where in np.split(order, changes):
-        chunk = tuple(int(row[where[0]]) for row in numbers)
-        source = tuple(
+    targets = np.split(order, changes)
+    chunks = [tuple(numbers[:, where[0]].tolist()) for where in targets]
+    sources = [
+        tuple(
             array[where] - number * size
             for array, number, size in zip(positions, chunk, chunk_shape, strict=True)
         )
-        groups.append(_PointGroup(chunk, source, where))
-    return groups
+        for where, chunk in zip(targets, chunks, strict=True)
+    ]
+    return _Pieces(chunks, sources, targets, [False] * len(chunks))
 
 
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
@@ -476,17 +466,8 @@ def orthogonal_index(selectors: tuple[slice | Positions, ...]) -> tuple[Any, ...
     )
 
 
-def _cross_points(
-    groups: Sequence[_PointGroup], pieces: Sequence[_Pieces], axes: tuple[int, ...] | None
-) -> Iterator[ChunkPart]:
-    assert axes is not None
-    back = np.argsort(axes)
-    for group in groups:
-        for chunk, source, target, _ in zip(*_product_by_field(pieces), strict=True):
-            transposed = (*group.chunk, *chunk)
-            yield ChunkPart(
-                tuple([transposed[axis] for axis in back]),
-                (*group.source, *source),
-                (group.target, *target),
-                False,
-            )
+def _cross_points(pieces: Sequence[_Pieces], order: Sequence[int]) -> Iterator[ChunkPart]:
+    for chunk, source, target, _ in zip(*_product_by_field(pieces), strict=True):
+        transposed = (*chunk[0], *chunk[1:])
+        index = tuple([transposed[axis] for axis in order])
+        yield ChunkPart(index, (*source[0], *source[1:]), target, False)
