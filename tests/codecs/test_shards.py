@@ -111,8 +111,6 @@ def test_invalid_inner_chunk_shapes_and_index_codecs_are_rejected():
         make_index(index_codecs=(*INDEX, CodecSpec("gzip")))
     with pytest.raises(MetadataError, match="inner chunks"):
         make_index((4, 5), (2, 2))
-    with pytest.raises(MetadataError, match="inner chunks"):
-        make_index((4,), (2, 2))
     with pytest.raises(LimitError):
         make_index((1 << 20, 1 << 20), (1, 1))
 

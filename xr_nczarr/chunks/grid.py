@@ -458,9 +458,7 @@ def orthogonal_index(selectors: tuple[slice | Positions, ...]) -> tuple[Any, ...
         *(
             item
             if isinstance(item, np.ndarray)
-            else np.arange(item.start, item.stop, item.step or 1)
-            if item.stop is not None
-            else np.arange(item.start, -1, item.step)
+            else np.arange(item.start, -1 if item.stop is None else item.stop, item.step or 1)
             for item in selectors
         )
     )

@@ -14,10 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.chunks.grid import Positions, normalize_index, normalize_indices
-
-Item = int | slice | Positions
-"""The selector for one axis, as in xarray's indexers."""
+from xr_nczarr.chunks.grid import Positions, Selector, normalize_index, normalize_indices
 
 
 class ReadRequest(NamedTuple):
@@ -57,7 +54,7 @@ class Selection(NamedTuple):
     selectors: tuple[int | range | Positions, ...]
     axes: tuple[tuple[int, ...], ...]
 
-    def orthogonal(self, key: Sequence[Item]) -> Selection:
+    def orthogonal(self, key: Sequence[Selector]) -> Selection:
         """Return the selection that results from applying each item of `key` to its own axis.
 
         Raises
@@ -66,7 +63,7 @@ class Selection(NamedTuple):
             If an index is out of bounds.
         """
         shape: list[int] = []
-        items: list[Item] = []
+        items: list[Selector] = []
         kept: list[int | None] = []
         for item, size in zip(key, self.shape, strict=True):
             if isinstance(item, int) or (isinstance(item, np.ndarray) and not item.ndim):
@@ -183,7 +180,7 @@ def select_all(shape: tuple[int, ...]) -> Selection:
     return Selection(shape, tuple(map(range, shape)), tuple([(a,) for a in range(len(shape))]))
 
 
-def _orthogonally(selector: Any, items: Sequence[Item]) -> Any:
+def _orthogonally(selector: Any, items: Sequence[Selector]) -> Any:
     if isinstance(selector, range):
         (item,) = items
         if isinstance(item, int | slice):

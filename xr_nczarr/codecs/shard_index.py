@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from operator import mod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from xr_nczarr.codecs.pipeline import DAMAGED, RAISE_LIMIT, UINT8, Bytes, Flow
 from xr_nczarr.codecs.registry import compile_chain, flow_of
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError
-from xr_nczarr.model import DEFAULT_LIMITS, Limits, ShardSpec
+from xr_nczarr.model import DEFAULT_LIMITS, Limits, ShardSpec, grid_shape
 
 _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 
@@ -45,7 +46,12 @@ class ShardIndex:
         limits: Limits = DEFAULT_LIMITS,
         custom: Mapping[str, type] | None = None,
     ) -> None:
-        self.grid = _grid(spec.shape, inner_shape)
+        self.grid = grid_shape(spec.shape, inner_shape)
+        if any(map(mod, spec.shape, inner_shape)):
+            raise MetadataError(
+                f"inner chunks of shape {inner_shape} do not evenly divide a shard of shape "
+                f"{spec.shape}"
+            )
         order = spec.order or tuple(range(len(self.grid)))
         self._order = (*order, len(order))
         self._inverse_order = np.argsort(self._order)
@@ -157,13 +163,3 @@ class ShardIndex:
         inner_index = tuple([int(stored[axis]) for axis in self._inverse_order[:-1]])
         problem = f"inner chunk {inner_index} at offset {offset:,} with length {length:,} {where}"
         return ChunkError(problem, place="shard index", remedy=DAMAGED)
-
-
-def _grid(shape: tuple[int, ...], inner: tuple[int, ...]) -> tuple[int, ...]:
-    if len(shape) != len(inner) or any(
-        part < 1 or whole % part for whole, part in zip(shape, inner, strict=True)
-    ):
-        raise MetadataError(
-            f"inner chunks of shape {inner} do not evenly divide a shard of shape {shape}"
-        )
-    return tuple(whole // part for whole, part in zip(shape, inner, strict=True))

@@ -46,15 +46,13 @@ ROUNDED_FILL = 9.96921e36
 EXACT_FILL = np.float64(NUMBERS["float64"])
 """netCDF's default fill value for doubles, exactly as netCDF-C stores it in chunks."""
 
+_NC_TYPES = (
+    *("int8", TEXT, "int16", "int32", "float32", "float64"),
+    *("uint8", "uint16", "uint32", "int64", "uint64", STRING),
+)
 ATTRIBUTE_TYPES: dict[str, str] = {
     # netCDF-C 4.8.0 writes the number of the type (nc_type) as a string.
-    **dict(zip("134567", ("int8", "int16", "int32", "float32", "float64", "uint8"), strict=True)),
-    "2": TEXT,
-    "8": "uint16",
-    "9": "uint32",
-    "10": "int64",
-    "11": "uint64",
-    "12": STRING,
+    **{str(number): name for number, name in enumerate(_NC_TYPES, 1)},
     # netCDF-C 4.8.1 and 4.9.0 write characters as UCS-4. Later releases use a big-endian S1.
     **dict.fromkeys(("<U1", ">U1", ">S1", "<S1", TEXT), TEXT),
     # In Zarr version 3, types are written as names.
