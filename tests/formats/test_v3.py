@@ -514,6 +514,7 @@ def test_error_for_unsupported_extension_includes_its_name(members, named):
         ({"codecs": [{"name": "bytes", "configuration": {"endian": "middle"}}]}, "codecs[0]"),
         ({"codecs": [{"name": "transpose", "configuration": {"order": [0, 0]}}]}, "codecs[0]"),
         ({"codecs": [sharded([1000, 100], [sharded([300, 7], [LITTLE])])]}, "codecs[0]"),
+        ({"codecs": [sharded([1000], [LITTLE])]}, "codecs[0]"),
         ({"codecs": [LITTLE, sharded([1000, 100], [LITTLE])]}, "codecs"),
         ({"dimension_names": ["x"]}, "dimension_names"),
         ({"dimension_names": ["x", 5]}, "dimension_names"),
