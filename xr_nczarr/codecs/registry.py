@@ -25,14 +25,7 @@ from xr_nczarr.errors import (
     quote,
     suggestion,
 )
-from xr_nczarr.model import (
-    DEFAULT_LIMITS,
-    ArrayNode,
-    CodecSpec,
-    Limits,
-    check_chunk_size,
-    is_unicode,
-)
+from xr_nczarr.model import DEFAULT_LIMITS, ArrayNode, CodecSpec, Limits, check_chunk_size
 
 Builder = Callable[[StepRequest], Step | None]
 
@@ -213,7 +206,8 @@ def compile_chain(
     `specs` contains the codecs in encoding order, and `flow` describes the elements. See
     `compile_codec` for the other parameters.
     """
-    steps = [_unicode_check(flow)] if _contains_text(flow.dtype) else []
+    check = transforms.build_unicode_check(StepRequest(CodecSpec("dtype"), flow, limits))
+    steps = [] if check is None else [check]
     encoded, max_bytes = flow, 2 * limits.max_chunk_bytes + (1 << 16)
     for spec in specs:
         with ErrorContext(place=_place(spec)):
@@ -234,26 +228,6 @@ def compile_chain(
                 )
             encoded = replace(step.encoded, bound=min(step.encoded.bound, max_bytes))
     return ChunkCodec(flow, steps)
-
-
-def _contains_text(dtype: np.dtype[Any]) -> bool:
-    if dtype.names is not None:
-        return any(_contains_text(dtype[name].base) for name in dtype.names)
-    return dtype.kind == "U" and dtype.itemsize > 0
-
-
-def _unicode_check(flow: Flow) -> Step:
-    """Build a `Step` that raises ChunkError if decoded strings are not valid Unicode.
-
-    The step does not change the data.
-    """
-
-    def check(data: Any) -> Any:
-        if not is_unicode(flow.elements(data)):
-            raise ChunkError("the decoded text is not valid Unicode")
-        return data
-
-    return Step(check, lambda data: data, flow, place="dtype")
 
 
 def decompressed(data: bytes, max_bytes: int) -> bytes:

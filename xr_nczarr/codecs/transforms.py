@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from xr_nczarr.codecs.pipeline import RAISE_LIMIT, UINT8, Buffer, Step, StepRequest, bytes_of, wrap
 from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError, quote
-from xr_nczarr.model import Json
+from xr_nczarr.model import Json, is_unicode
 
 TYPED = ("delta", "fixedscaleoffset", "quantize", "astype")
 _SEPARATE_CHECKSUMS = ("crc32", "crc32c", "adler32")
@@ -30,6 +30,29 @@ CHECKSUMS = (*_SEPARATE_CHECKSUMS, "fletcher32", "jenkins_lookup3")
 # Memory that parsed Python objects take: bytes per character of JSON, bytes per value of JSON, and
 # the factor by which msgpack data grows. In the worst case, msgpack data consists of empty lists.
 _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
+
+
+def build_unicode_check(request: StepRequest) -> Step | None:
+    """Build the `Step` that raises ChunkError if decoded strings are not valid Unicode.
+
+    The step does not change the data. Return None if the elements contain no fixed-width strings.
+    """
+    flow = request.flow
+    if not _contains_text(flow.dtype):
+        return None
+
+    def check(data: Any) -> Any:
+        if not is_unicode(flow.elements(data)):
+            raise ChunkError("the decoded text is not valid Unicode")
+        return data
+
+    return Step(check, lambda data: data, flow, place="dtype")
+
+
+def _contains_text(dtype: np.dtype[Any]) -> bool:
+    if dtype.names is not None:
+        return any(_contains_text(dtype[name].base) for name in dtype.names)
+    return dtype.kind == "U" and dtype.itemsize > 0
 
 
 def build_bytes(request: StepRequest) -> Step | None:

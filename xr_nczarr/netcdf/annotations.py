@@ -16,7 +16,7 @@ from typing import Any, Literal
 from xr_nczarr.errors import MetadataError, unexpected
 from xr_nczarr.formats import Format
 from xr_nczarr.formats.format import NodeKind
-from xr_nczarr.model import GroupNode, Json, Node, key_prefix
+from xr_nczarr.model import GroupNode, Json, Node, key_prefix, node_name
 
 Holder = Literal["attributes", "members", "sidecars"]
 
@@ -372,11 +372,13 @@ def is_annotated(node: Node) -> bool:
 
 
 def find_name(node: Node) -> str:
-    """Return the name of the variable in a store that consists of a single array.
+    """Return the name of the variable whose array is `node`.
 
-    The name comes from the array's ``_nczarr_name`` attribute. If the attribute is missing or
-    invalid, the name is ``data``.
+    If the store consists of this array alone, the name comes from the array's ``_nczarr_name``
+    attribute. If the attribute is missing or invalid, the name is ``data``.
     """
+    if node.path != "/":
+        return node_name(node.path)
     name = node.attributes.get(ARRAY_NAME)
     return name if isinstance(name, str) and name and "/" not in name else "data"
 

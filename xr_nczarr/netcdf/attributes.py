@@ -43,12 +43,15 @@ _RANGES = {
 }
 
 
-def json_attributes(attributes: Attributes) -> dict[str, Json]:
-    """Return the user's attributes as JSON values.
+def attributes_of(node: Node) -> dict[str, Any]:
+    """Return the user's attributes of a node.
 
+    They have netCDF types if the node has NCZarr metadata, and are JSON values otherwise.
     Attributes that belong to the storage format are left out.
     """
-    return {name: value for name, value in attributes.items() if not is_bookkeeping(name)}
+    if is_annotated(node):
+        return decode_attributes(node.attributes, find_types(node))
+    return {name: value for name, value in node.attributes.items() if not is_bookkeeping(name)}
 
 
 def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict[str, Any]:

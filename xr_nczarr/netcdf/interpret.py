@@ -21,7 +21,6 @@ from xr_nczarr.model import (
     ArrayNode,
     BrokenNode,
     GroupNode,
-    Node,
     child_path,
     is_within,
     node_name,
@@ -36,11 +35,9 @@ from xr_nczarr.netcdf.annotations import (
     find_array,
     find_group,
     find_name,
-    find_types,
     has_superblock,
-    is_annotated,
 )
-from xr_nczarr.netcdf.attributes import decode_attributes, decode_fill_value, json_attributes
+from xr_nczarr.netcdf.attributes import attributes_of, decode_fill_value
 from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
 from xr_nczarr.netcdf.dimensions import DimensionScope
 from xr_nczarr.netcdf.types import DTYPE_NAMES, EXACT_FILL, ROUNDED_FILL, default_fill, zero
@@ -144,7 +141,7 @@ class _Interpreter:
         return self.groups["/"]
 
     def is_dropped(self, array: ArrayNode | BrokenNode) -> bool:
-        return bool(self.dropped) and _name(array) in self.dropped
+        return bool(self.dropped) and find_name(array) in self.dropped
 
     def is_listed_group(self, path: str) -> bool:
         """Return whether `path` is the root, or a group listed in its parent's annotation."""
@@ -175,7 +172,7 @@ class _Interpreter:
             return
         group = Group(
             path=path,
-            attributes=_attributes(node),
+            attributes=attributes_of(node),
             node=node if isinstance(node, GroupNode) else None,
             error=node.error if isinstance(node, BrokenNode) else None,
         )
@@ -190,7 +187,7 @@ class _Interpreter:
         for name, (size, unlimited) in annotation.dimensions.items():
             self.scope.define(group, Dimension(name, child_path(path, name), size, unlimited))
         for problem in annotation.problems:
-            self.locate(problem, node)
+            problem.add_context(key=document_key(node, problem.place, self.zarr))
             if group.error is None:
                 group.error = problem
             else:
@@ -201,12 +198,12 @@ class _Interpreter:
         group = self.parent_group(path)
         if group is None:
             return
-        attributes = _attributes(node)
+        attributes = attributes_of(node)
         dimensions: tuple[Dimension, ...] = ()
         kind: Kind = "other"
         error: NczarrError | None = None
         array = node if isinstance(node, ArrayNode) else None
-        name = _name(node)
+        name = find_name(node)
         try:
             annotation = find_array(node)
             if annotation is not None and group.dialect == "zarr":
@@ -222,7 +219,8 @@ class _Interpreter:
                     attributes["_FillValue"] = array.fill_value
             dimensions = self.scope.dimensions_of(node, annotation, group)
         except MetadataError as problem:
-            error = self.locate(problem, node).add_context(variable=path)
+            key = document_key(node, problem.place, self.zarr)
+            error = problem.add_context(key=key, variable=path)
         if isinstance(node, BrokenNode):
             error = node.error.add_context(variable=path)
         group.variables[name] = Variable(
@@ -234,9 +232,6 @@ class _Interpreter:
             kind=kind,
             error=error,
         )
-
-    def locate(self, problem: MetadataError, node: Node) -> MetadataError:
-        return problem.add_context(key=document_key(node, problem.place, self.zarr))
 
     def decoded_form(
         self, node: ArrayNode, annotation: ArrayAnnotation | None
@@ -358,17 +353,6 @@ class _Interpreter:
             for name in dict.fromkeys([*listed, *present]):
                 if name in present:
                     present[name] = present.pop(name)
-
-
-def _name(node: Node) -> str:
-    """Return the name of an array. The name of a root array is read from its metadata."""
-    return node_name(node.path) or find_name(node)
-
-
-def _attributes(node: Node) -> dict[str, Any]:
-    if is_annotated(node):
-        return decode_attributes(node.attributes, find_types(node))
-    return json_attributes(node.attributes)
 
 
 def _kind(node: ArrayNode, alias: str | None, netcdf: bool) -> Kind:
