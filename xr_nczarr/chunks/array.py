@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xr_nczarr.chunks.chunk_layout import ChunkLayout, ChunkObjects, Shards
-from xr_nczarr.chunks.grid import ChunkPart, Plan, plan_points, plan_selection
-from xr_nczarr.chunks.reading import Array, Convert, PartReader
+from xr_nczarr.chunks.grid import Array, ChunkPart, Plan, plan_points, plan_selection
+from xr_nczarr.chunks.reading import Convert, PartReader
 from xr_nczarr.chunks.rectilinear import read_boxes
 from xr_nczarr.chunks.writing import PartWriter, Submit
 from xr_nczarr.codecs import ChunkCodec, compile_codec

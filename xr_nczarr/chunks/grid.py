@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from xr_nczarr.errors import UnsupportedError
 
+Array = npt.NDArray[Any]
 Positions = npt.NDArray[np.intp]
 _MAX_CACHED_INDICES = 1024
 _MAX_CHUNKS = 100_000_000  # along one dimension

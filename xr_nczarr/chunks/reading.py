@@ -12,10 +12,9 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from xr_nczarr.chunks.chunk_layout import ChunkLayout, ChunkObjects, Index
-from xr_nczarr.chunks.grid import ChunkPart, Plan
+from xr_nczarr.chunks.grid import Array, ChunkPart, Plan
 from xr_nczarr.chunks.partial_reads import Window, byte_window, part_within
 from xr_nczarr.codecs import ChunkCodec, bytes_of, read_blosc_spans
 from xr_nczarr.errors import MissingChunkError, NczarrError, StorageError
@@ -30,7 +29,6 @@ _MAX_TURN_SECONDS = 0.002
 
 _log = logging.getLogger(__name__)
 
-Array = npt.NDArray[Any]
 Convert = Callable[[Array, Array], None]
 """Function that converts the stored elements in its first argument.
 

@@ -14,10 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from xr_nczarr.chunks.grid import Positions, normalize_indices, slice_or_self
+from xr_nczarr.chunks.grid import Array, Positions, normalize_indices, slice_or_self
 from xr_nczarr.model import ArrayNode, ChunkKeys
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

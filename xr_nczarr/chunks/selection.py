@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from xr_nczarr.chunks.grid import Positions, Selector, normalize_index, normalize_indices
+from xr_nczarr.chunks.grid import Array, Positions, Selector, normalize_index, normalize_indices
 
 
 class ReadRequest(NamedTuple):
@@ -156,7 +155,7 @@ class Selection(NamedTuple):
                 selection.append(slice(selector, selector + 1, 1))
         return ReadRequest(selection, True, axes)
 
-    def arranged(self, values: npt.NDArray[Any], request: ReadRequest) -> npt.NDArray[Any]:
+    def arranged(self, values: Array, request: ReadRequest) -> Array:
         """Rearrange values into the shape of the selection.
 
         `values` is the result of a read with the arguments in `request`.

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from xr_nczarr.chunks.chunk_layout import ChunkLayout, Index
-from xr_nczarr.chunks.grid import ChunkPart
+from xr_nczarr.chunks.grid import Array, ChunkPart
 from xr_nczarr.chunks.partial_reads import part_within
 from xr_nczarr.codecs import ChunkCodec
 from xr_nczarr.errors import NczarrError
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Bytes, Store
 
-Array = npt.NDArray[Any]
 Submit = Callable[[Callable[[list[ChunkPart]], None], list[ChunkPart], int], None]
 
 

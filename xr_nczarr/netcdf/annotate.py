@@ -83,10 +83,17 @@ class _Writer:
     def group_node(self, group: Group) -> GroupNode:
         fields = _annotation_fields(group.node)
         for vintage in self.vintages:
-            annotation = _group_annotation(group, vintage)
+            sizes = {
+                name: _render_dimension(dimension, vintage)
+                for name, dimension in group.dimensions.items()
+            }
             if vintage is UNIVERSAL_EXTRA and group.path == "/":
-                annotation[vintage.dimensions][SCALAR_DIMENSION] = 1
-            fields[vintage.holder][vintage.group] = annotation
+                sizes[SCALAR_DIMENSION] = 1
+            fields[vintage.holder][vintage.group] = {
+                vintage.dimensions: [*sizes.values()] if vintage.appendix_e else sizes,
+                vintage.arrays: list(group.variables),
+                vintage.groups: list(group.groups),
+            }
             if group.path == "/":
                 fields[vintage.holder][vintage.superblock] = _superblock(vintage)
         if self.universal and group.path == "/":
@@ -260,17 +267,6 @@ def _superblock(vintage: Vintage) -> Json:
     if vintage.holder == "sidecars":
         return {"zarr_format": 2, "nczarr_version": "1.0.0"}
     return {"version": "3.0.0", "format": 3} if vintage.appendix_e else {"version": "2.0.0"}
-
-
-def _group_annotation(group: Group, vintage: Vintage) -> dict[str, Json]:
-    sizes = {
-        name: _render_dimension(dimension, vintage) for name, dimension in group.dimensions.items()
-    }
-    return {
-        vintage.dimensions: [*sizes.values()] if vintage.appendix_e else sizes,
-        vintage.arrays: list(group.variables),
-        vintage.groups: list(group.groups),
-    }
 
 
 def _render_dimension(dimension: Dimension, vintage: Vintage) -> Json:
