@@ -35,7 +35,7 @@ from xr_nczarr.netcdf.annotations import (
     without_annotations,
 )
 from xr_nczarr.netcdf.attributes import encode_attribute, encode_fill_value, is_fill_value
-from xr_nczarr.netcdf.data_model import Dimension, Group, Kind, Variable
+from xr_nczarr.netcdf.data_model import Dimension, Group, Variable
 from xr_nczarr.netcdf.layouts import Layout
 from xr_nczarr.netcdf.types import JSON, NUMBERS, TEXT, default_fill, render_type
 
@@ -98,9 +98,7 @@ class _Writer:
                 fields[vintage.holder][vintage.superblock] = _superblock(vintage)
         if self.universal and group.path == "/":
             fields["members"][NEWEST.superblock] = _superblock(NEWEST)
-        return GroupNode(
-            path=group.path, **self.with_attributes(group.attributes, fields, group.path)
-        )
+        return GroupNode(path=group.path, **self.with_attributes(group, fields))
 
     def array_node(self, variable: Variable, visible: Mapping[str, Dimension]) -> ArrayNode:
         if variable.node is None:
@@ -130,9 +128,7 @@ class _Writer:
         return replace(
             node,
             dimension_names=names if self.zarr.has_dimension_names else None,
-            **self.with_attributes(
-                variable.attributes, fields, variable.path, (node.dtype, variable.kind)
-            ),
+            **self.with_attributes(variable, fields, node.dtype),
         )
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
@@ -172,10 +168,9 @@ class _Writer:
 
     def with_attributes(
         self,
-        values: Mapping[str, Any],
+        item: Group | Variable,
         fields: dict[str, dict[str, Json]],
-        path: str,
-        stored: tuple[np.dtype[Any], Kind] | None = None,
+        dtype: np.dtype[Any] | None = None,
     ) -> dict[str, Any]:
         """Combine the user's attributes and their NCZarr types with a node's other metadata.
 
@@ -183,45 +178,41 @@ class _Writer:
 
         Parameters
         ----------
-        values
-            The user's attributes.
+        item
+            The group or variable that has the attributes.
         fields
             The node's other metadata, including its annotations, in dicts under the keys
             ``attributes``, ``members`` and ``sidecars`` (additional hidden documents that some
             layouts store next to a node's Zarr documents). Types may be added to these dicts in
             place.
-        path
-            Path of the node, for error messages.
-        stored
-            The dtype and kind of a variable, which determine how its `_FillValue` is encoded. None
-            for a group.
+        dtype
+            The stored dtype of a variable, for which its `_FillValue` is encoded. None for a group.
         """
         attributes: dict[str, Json] = {}
         types: dict[str, str] = {}
         as_text = lacks_json_type(self.vintages)
-        for name, value in values.items():
+        in_base64 = self.zarr.requires_fill_value
+        for name, value in item.attributes.items():
             if is_bookkeeping(name):
                 continue
-            with ErrorContext(variable=path, place=f"attribute {name}"):
-                if name == "_FillValue" and stored is not None:
-                    in_base64 = self.zarr.requires_fill_value
+            with ErrorContext(variable=item.path, place=f"attribute {name}"):
+                if name == "_FillValue" and isinstance(item, Variable) and dtype is not None:
                     encoded = encode_fill_value(
-                        value, *stored, typed=self.typed, in_base64=in_base64
+                        value, dtype, item.kind, typed=self.typed, in_base64=in_base64
                     )
                 else:
                     encoded = encode_attribute(value, typed=self.typed, json_as_text=as_text)
             if encoded is not None:
                 attributes[name], types[name] = encoded
-        attributes |= fields["attributes"]
         own = [name for name in fields["attributes"] if name != XARRAY_DIMENSIONS]
         for vintage in self.vintages:
             recorded = _recorded_types(types, vintage)
             # NCZarr's own attributes have the type JSON, which netCDF-C before 4.9.1 cannot read.
             if vintage.types_holder == "attributes" and vintage.has_json_type:
                 recorded |= {name: render_type(JSON, vintage) for name in (*own, vintage.types)}
-            holder = attributes if vintage.types_holder == "attributes" else fields["sidecars"]
-            holder[vintage.types] = {vintage.type_list: _listed_types(recorded, vintage)}
-        return {**fields, "attributes": Attributes(attributes)}
+            listed = {vintage.type_list: _listed_types(recorded, vintage)}
+            fields[vintage.types_holder][vintage.types] = listed
+        return {**fields, "attributes": Attributes(attributes | fields["attributes"])}
 
 
 def _recorded_types(types: Mapping[str, str], vintage: Vintage) -> dict[str, str]:
