@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from xr_nczarr.errors import MetadataError, NczarrError, NotFoundError, quote, unexpected
+from xr_nczarr.errors import MetadataError, NotFoundError, quote, unexpected
 from xr_nczarr.formats.format import Hierarchy
 from xr_nczarr.formats.numcodecs_notation import POINTER_BYTES
 from xr_nczarr.model import (
@@ -198,40 +198,29 @@ class _Interpreter:
         group = self.parent_group(path)
         if group is None:
             return
-        attributes = attributes_of(node)
-        dimensions: tuple[Dimension, ...] = ()
-        kind: Kind = "other"
-        error: NczarrError | None = None
-        array = node if isinstance(node, ArrayNode) else None
-        name = find_name(node)
+        variable = Variable(path=path, name=find_name(node), kind="other")
+        group.variables[variable.name] = variable
+        variable.attributes = attributes = attributes_of(node)
         try:
             annotation = find_array(node)
             if annotation is not None and group.dialect == "zarr":
                 group.dialect = dialect_of(node, annotation.vintage)
             if isinstance(node, ArrayNode):
-                array, kind = self.decoded_form(node, annotation)
+                variable.node = node
+                variable.node, variable.kind = self.decoded_form(node, annotation)
                 if "_FillValue" in attributes:
-                    self.type_fill_value(attributes, array, kind, group)
-                    if kind == "string":
-                        array = _plain_fill(array, attributes["_FillValue"])
-                is_declared = attributes.get("_FillValue") is not None
-                if not is_declared and self.marks_missing_values(array, node.dtype, annotation):
+                    self.type_fill_value(attributes, variable.node, variable.kind, group)
+                    if variable.kind == "string":
+                        variable.node = _plain_fill(variable.node, attributes["_FillValue"])
+                array, has_fill = variable.node, attributes.get("_FillValue") is not None
+                if not has_fill and self.marks_missing_values(array, node.dtype, annotation):
                     attributes["_FillValue"] = array.fill_value
-            dimensions = self.scope.dimensions_of(node, annotation, group)
+            variable.dimensions = self.scope.dimensions_of(node, annotation, group)
         except MetadataError as problem:
             key = document_key(node, problem.place, self.zarr)
-            error = problem.add_context(key=key, variable=path)
+            variable.error = problem.add_context(key=key, variable=path)
         if isinstance(node, BrokenNode):
-            error = node.error.add_context(variable=path)
-        group.variables[name] = Variable(
-            path=path,
-            name=name,
-            dimensions=dimensions,
-            node=array,
-            attributes=attributes,
-            kind=kind,
-            error=error,
-        )
+            variable.error = node.error.add_context(variable=path)
 
     def decoded_form(
         self, node: ArrayNode, annotation: ArrayAnnotation | None
