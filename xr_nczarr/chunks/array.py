@@ -361,8 +361,7 @@ class ChunkedArray:
                     if batch is None:
                         return
                     work(batch)
-                    if not responded.is_set():
-                        responded.set()
+                    responded.set()
             except BaseException:
                 batches = iter(())  # stops the other threads
                 raise

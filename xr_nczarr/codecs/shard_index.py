@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from xr_nczarr.codecs.pipeline import DAMAGED, RAISE_LIMIT, UINT8, Bytes, Flow
 from xr_nczarr.codecs.registry import compile_chain, flow_of
-from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedError
+from xr_nczarr.errors import ChunkError, ErrorContext, LimitError, MetadataError, UnsupportedError
 from xr_nczarr.model import DEFAULT_LIMITS, Limits, ShardSpec, grid_shape
 
 _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
@@ -56,19 +56,18 @@ class ShardIndex:
         self._order = (*order, len(order))
         self._inverse_order = np.argsort(self._order)
         stored = (*[self.grid[axis] for axis in order], 2)
-        if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
-            raise LimitError(
-                f"the index of a shard of shape {spec.shape} is {size:,} bytes long; "
-                f"expected at most {limits.max_chunk_bytes:,}",
-                remedy=RAISE_LIMIT,
-                place="index_codecs",
-            )
-        entries = flow_of(np.dtype("<u8"), stored, limits)
-        self._codec = compile_chain(spec.index_codecs, entries, limits, custom or {})
-        length = self._codec.encoded.size
-        if length is None:
-            problem = "shard indices of variable size are not supported"
-            raise UnsupportedError(problem, place="index_codecs")
+        with ErrorContext(place="index_codecs"):
+            if (size := 8 * math.prod(stored)) > limits.max_chunk_bytes:
+                raise LimitError(
+                    f"the index of a shard of shape {spec.shape} is {size:,} bytes long; "
+                    f"expected at most {limits.max_chunk_bytes:,}",
+                    remedy=RAISE_LIMIT,
+                )
+            entries = flow_of(np.dtype("<u8"), stored, limits)
+            self._codec = compile_chain(spec.index_codecs, entries, limits, custom or {})
+            length = self._codec.encoded.size
+            if length is None:
+                raise UnsupportedError("shard indices of variable size are not supported")
         self.length: int = length
         self.start = 0 if spec.index_at_start else -length
         self._floor = length if spec.index_at_start else 0
