@@ -414,6 +414,7 @@ def test_delta_filter_before_sharding_is_rejected():
         ([cast_value("int8", scalar_map={"both": []}), BYTES], 'whose members "encode"'),
         ([cast_value("int8", scalar_map=[]), BYTES], '"scalar_map" is'),
         ([cast_value("int8", scalar_map={"encode": [[1]]}), BYTES], "lists of pairs"),
+        ([cast_value("int8", scalar_map={"encode": False}), BYTES], "lists of pairs"),
         ([cast_value("int8", scalar_map={"encode": [["x", 1]]}), BYTES], "'x'"),
         ([cast_value("int8", scalar_map={"decode": [[300, 1]]}), BYTES], "300"),
         ([scale_offset(scale=0), LITTLE], '"scale" is 0'),

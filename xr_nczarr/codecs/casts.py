@@ -312,7 +312,8 @@ def _pairs(
     maps = request.spec.configuration.get("scalar_map")
     maps = {} if maps is None else maps
     is_valid = isinstance(maps, dict) and maps.keys() <= {"encode", "decode"}
-    listed = (maps.get(member) or []) if is_valid else None
+    listed = maps.get(member) if is_valid else False
+    listed = [] if listed is None else listed
     if not isinstance(listed, list | tuple) or not all(map(_is_pair, listed)):
         expected = 'an object whose members "encode" and "decode" are lists of pairs'
         raise request.invalid("scalar_map", maps, expected)
