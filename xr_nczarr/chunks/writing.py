@@ -11,7 +11,7 @@ from xr_nczarr.chunks.chunk_layout import ChunkLayout, Index
 from xr_nczarr.chunks.grid import Array, ChunkPart
 from xr_nczarr.chunks.partial_reads import part_within
 from xr_nczarr.codecs import ChunkCodec
-from xr_nczarr.errors import NczarrError
+from xr_nczarr.errors import ErrorContext
 from xr_nczarr.model import ArrayNode
 from xr_nczarr.storage import Bytes, Store
 
@@ -89,7 +89,12 @@ class PartWriter:
         stored, because it contains only fill values.
         """
         values = self.source[(*part.target, ...)]  # with the ellipsis, the result is never a scalar
-        try:
+        with ErrorContext(
+            store=self.store.name,
+            key=self.layout.key_of(part.chunk),
+            variable=self.node.path,
+            chunk=part.chunk,
+        ):
             in_order = all(isinstance(item, slice) for item in part.source)
             if part.complete and in_order and values.shape == self.node.chunk_shape:
                 chunk = values
@@ -106,14 +111,6 @@ class PartWriter:
             if self.codec.lossy:
                 self.codec.check_round_trip(data, part.source, values)
             return data
-        except NczarrError as error:
-            error.add_context(
-                store=self.store.name,
-                key=self.layout.key_of(part.chunk),
-                variable=self.node.path,
-                chunk=part.chunk,
-            )
-            raise
 
     def _filled(self) -> Array:
         fill = self.node.fill_value
