@@ -139,6 +139,12 @@ class ChunkedArray:
             return None
         return 2 * self.codec.encoded.bound + _SPARE_BYTES
 
+    @cached_property
+    def _bounded_store(self) -> Store:
+        """The store, wrapped so that it rejects objects larger than `_max_object_bytes`."""
+        limit = self._max_object_bytes
+        return self.store if limit is None else self.store.bounded(limit)
+
     @contextmanager
     def _explained_limit(self) -> Iterator[None]:
         """Explain the LimitError that is raised if a stored chunk exceeds `_max_object_bytes`.
@@ -221,10 +227,9 @@ class ChunkedArray:
         plan = self.plan(selection, pointwise=pointwise)
         out = _empty(plan.shape, self.node.dtype if dtype is None else np.dtype(dtype))
         if out.size:
-            limit = self._max_object_bytes
             reader = PartReader(
                 node=self.node,
-                store=self.store if limit is None else self.store.bounded(limit),
+                store=self._bounded_store,
                 codec=codec,
                 layout=layout,
                 plan=plan,
