@@ -235,12 +235,11 @@ class RemoteStore(Store):
         objects or denies access to the listing. Also return None if the listing does not contain a
         version of each object; see `ListedObject`.
         """
-        entries: list[ListedObject] | None = None
         with suppress(AccessDeniedError, UnsupportedError):
-            entries = None if self.connection.web else sorted(self._below(""))
-        if entries is None or any(entry.version is None for entry in entries):
-            return None
-        return digest([self.name, *map(tuple, entries)])
+            entries = sorted(self._below(""))
+            if all(entry.version is not None for entry in entries):
+                return digest([self.name, *map(tuple, entries)])
+        return None
 
     def list_names(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly under `prefix`.
@@ -254,21 +253,19 @@ class RemoteStore(Store):
             return self._client.children(prefix)
 
     def _below(self, prefix: str) -> Iterator[ListedObject]:
+        if self.connection.web:
+            raise self._client.listing_error(prefix)
         with explained_listing_errors():
             yield from self._client.below(prefix)
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield the key and the size in bytes of every object under `prefix`."""
         check_prefix(prefix, self.name)
-        if self.connection.web:
-            raise self._client.listing_error(prefix)
         for entry in self._below(prefix):
             yield entry.key, entry.size
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Yield the key of every object under `prefix`."""
-        if self.connection.web:  # each folder has its own index page
-            return super().list_keys(prefix)
         return (key for key, _ in self.sizes(prefix))
 
     def delete(self, prefix: str) -> None:
