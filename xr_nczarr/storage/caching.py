@@ -22,8 +22,6 @@ from xr_nczarr.storage.store import Address, Store, granted
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-_BATCH_OBJECTS = 256
-
 
 class _WrapperStore(Store):
     """Base class of read-only stores that wrap another store.
@@ -126,32 +124,39 @@ class CachingStore(_WrapperStore):
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
-        for first in range(0, len(keys), _BATCH_OBJECTS):
-            batch = keys[first : first + _BATCH_OBJECTS]
-            responses = self._fill(batch)
-            cached = self._cache.fetch([self._file_of(key) for key in batch])
-            for key, data in zip(batch, cached, strict=True):
-                if data is None and key not in responses:
-                    raise self._removed_error(key)
-                yield responses.get(key, data)
+        missing = {key for key in keys if not self._is_cached(key)}
+        responses = self.source.probe([key for key in keys if key in missing])
+        for key in keys:
+            if key in missing:
+                response = next(responses)
+                if not isinstance(response, AccessDeniedError | None) and not page_in(response):
+                    self._cache.put([(self._file_of(key), response)])
+                yield response
+                continue
+            (data,) = self._cache.fetch([self._file_of(key)])
+            if data is None:  # another process has removed it from the cache
+                yield from self.source.probe([key])
+            else:
+                yield data
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
         Each object is first downloaded to the cache in full.
         """
-        responses = self._fill([item.key for item in ranges])
-        for key, start, length in ranges:
+        keys = [key for key in {item.key: None for item in ranges} if not self._is_cached(key)]
+        absent = {key for key, data in zip(keys, self.fetch(keys), strict=True) if data is None}
+        for item in ranges:
             try:
-                part = ByteRange(self._file_of(key), start, length)
+                part = item._replace(key=self._file_of(item.key))
                 (data,) = self._cache.fetch_ranges([part])
             except StorageError as error:
-                error.store, error.key = self.name, key
+                error.store, error.key = self.name, item.key
                 raise
-            if data is None and key not in responses:
-                raise self._removed_error(key)
-            granted(responses.get(key))
-            yield data
+            if data is None and item.key not in absent:  # it was removed from the cache
+                yield from self.source.fetch_ranges([item])
+            else:
+                yield data
 
     def size(self, key: str) -> int | None:
         """Return the size of an object in bytes, or None if the object does not exist."""
@@ -165,31 +170,8 @@ class CachingStore(_WrapperStore):
     def _read_only(self) -> UnsupportedError:
         return cache_error(self.name)
 
-    def _removed_error(self, key: str) -> StorageError:
-        """Return the error for a cached file that was removed before it could be read."""
-        return StorageError(
-            "the cached file was removed while it was in use",
-            remedy="Read the object again",
-            store=self.name,
-            key=key,
-        )
-
-    def _fill(self, keys: Iterable[str]) -> dict[str, Bytes | AccessDeniedError | None]:
-        """Download all objects at `keys` that are not cached yet, and add them to the cache.
-
-        Return a dict mapping keys to the responses that cannot be cached. These are web pages,
-        AccessDeniedErrors, and None for missing objects.
-        """
-        missing = [
-            key for key in dict.fromkeys(keys) if self._cache.size(self._file_of(key)) is None
-        ]
-        responses: dict[str, Bytes | AccessDeniedError | None] = {}
-        for key, response in zip(missing, self.source.probe(missing), strict=True):
-            if response is None or isinstance(response, AccessDeniedError) or page_in(response):
-                responses[key] = response
-            else:
-                self._cache.put([(self._file_of(key), response)])
-        return responses
+    def _is_cached(self, key: str) -> bool:
+        return self._cache.size(self._file_of(key)) is not None
 
     def _file_of(self, key: str) -> str:
         """Return the name of the cached file for a key.
