@@ -162,11 +162,8 @@ def is_transient(error: BaseException) -> bool:
 
 def is_missing_bucket(error: BaseException) -> bool:
     """Return whether a request failed because the whole bucket does not exist."""
-    return any(
-        _botocore_error(cause).get("Code") == "NoSuchBucket"
-        or getattr(cause, "error_code", None) == "ContainerNotFound"
-        for cause in _causes(error)
-    )
+    codes = [getattr(cause, "error_code", None) for cause in _causes(error)]
+    return _botocore_error(error).get("Code") == "NoSuchBucket" or "ContainerNotFound" in codes
 
 
 def storage_error(error: BaseException, *, store: str, key: str | None) -> StorageError:
@@ -197,7 +194,9 @@ def storage_error(error: BaseException, *, store: str, key: str | None) -> Stora
             "Pass credentials in storage_options, the environment or a profile. For a public "
             'bucket, pass storage_options={"anon": True}'
         )
-    text = _botocore_message(error) or getattr(error, "message", None)
+    # The full text of a botocore error also mentions botocore's own retries, which are unrelated to
+    # `Retry`.
+    text = _botocore_error(error).get("Message") or getattr(error, "message", None)
     text = text or getattr(error, "strerror", None) or str(error)
     reason = " ".join(str(text).split())[:200].rstrip(".") or name
     problem = reason if status is None else f"the server responded with status {status} ({reason})"
@@ -245,23 +244,14 @@ def _connection_remedy(error: BaseException) -> str:
     return ""
 
 
-def _botocore_message(error: BaseException) -> str:
-    """Return the server's message from a botocore error, or an empty string for other errors.
-
-    The full text of the error is not used, because it mentions botocore's own retries, which are
-    unrelated to `Retry`.
-    """
-    messages = (_botocore_error(cause).get("Message") for cause in _causes(error))
-    return next(filter(None, messages), "")
-
-
 def _botocore_error(error: BaseException) -> dict[str, str]:
-    """Return the ``Error`` member of the response in a botocore error.
+    """Return the ``Error`` member of the response that caused a botocore error.
 
-    Return an empty dict if the error has no such member.
+    Return an empty dict if no response caused the error, or if the response has no such member.
     """
-    response = getattr(error, "response", None)
-    return response.get("Error", {}) if isinstance(response, dict) else {}
+    responses = (getattr(cause, "response", None) for cause in _causes(error))
+    response = next((item for item in responses if isinstance(item, dict)), {})
+    return dict(response.get("Error", {}))
 
 
 def missing_bucket_error(store: str, key: str | None) -> StorageError:
