@@ -116,9 +116,9 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         If obstore would behave differently from s3fs.
     """
     nested = options.get("client_kwargs") or {}
-    _check_names({**options, "client_kwargs": None}, _OPTIONS, "the storage option")
-    _check_names(nested, _OPTIONS_OF_CLIENT, "the option of client_kwargs")
-    _check_names(
+    check_names({**options, "client_kwargs": None}, _OPTIONS, "the storage option")
+    check_names(nested, _OPTIONS_OF_CLIENT, "the option of client_kwargs")
+    check_names(
         {name: value for name, value in os.environ.items() if name.startswith("AWS_")},
         _VARIABLES,
         "the environment variable",
@@ -142,7 +142,16 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"config": config, "credential_provider": credentials or BotocoreCredentials(profile)}
 
 
-def _check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -> None:
+def check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -> None:
+    """Check that the names of all settings are known. Settings whose value is None are ignored.
+
+    `kind` describes the settings, for the error.
+
+    Raises
+    ------
+    NoEquivalentError
+        If a name is not in `known`.
+    """
     for name, value in options.items():
         if value is not None and name not in known:
             raise NoEquivalentError(f"{kind} {name}")
