@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError, UnsupportedError
 from xr_nczarr.model import ChunkKeys
@@ -466,20 +466,23 @@ class Store(ABC):
 
         The staging store initially contains the objects of this store, or no objects if `empty` is
         true.
+
+        Raises
+        ------
+        UnsupportedError
+            If the store cannot be replaced atomically; see `replaceable`.
         """
-        self._not_replaceable()
+        problem, remedy = "the store cannot be replaced atomically", "Write to a local directory"
+        raise UnsupportedError(problem, remedy=remedy, store=self.name)
 
     def commit(self, staging: Any, *, exclusive: bool = False) -> None:
         """Replace the content of this store atomically with the content of `staging`.
 
-        For `exclusive`, see `atomic_replacement`.
+        For `exclusive`, see `atomic_replacement`. Stores without `replaceable` do not define this
+        method.
         """
-        self._not_replaceable()
+        raise NotImplementedError
 
     def _read_only(self) -> UnsupportedError:
         remedy = "Write to a different path or URL"
         return UnsupportedError("this store is read-only", remedy=remedy, store=self.name)
-
-    def _not_replaceable(self) -> NoReturn:
-        problem, remedy = "the store cannot be replaced atomically", "Write to a local directory"
-        raise UnsupportedError(problem, remedy=remedy, store=self.name)
