@@ -722,7 +722,7 @@ def test_many_small_objects_are_requested_concurrently(
     for key in keys:
         Path(http_server.root, key).write_bytes(b"1")
     store = open_store(http_server.url, storage_options={"client": client})
-    store = store.of_small_objects().bounded(1000)
+    store = store.bounded(1000)
     http_server.fault("together", path="*", times=100)
     assert [bytes(data or b"") for data in store.fetch(keys)] == [b"1"] * 100
     assert http_server.most_in_flight == 100

@@ -251,7 +251,7 @@ class PrefetchGroup:
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
-        self._store = store.of_small_objects().bounded(max_bytes)
+        self._store = store.bounded(max_bytes)
         self._keys = frozenset(keys)
         self._fetched: dict[str, Bytes | None] | None = None
         self._lock = ProcessLock()

@@ -88,11 +88,7 @@ class RemoteStore(Store):
 
     def probing(self) -> RemoteStore:
         """Return a variant of this store for finding metadata; see `Store.probing`."""
-        return RemoteStore(self.connection, self.expected._replace(probing=True, small=True))
-
-    def of_small_objects(self) -> RemoteStore:
-        """Return a variant of this store for small objects; see `Store.of_small_objects`."""
-        return RemoteStore(self.connection, self.expected._replace(small=True))
+        return RemoteStore(self.connection, self.expected._replace(probing=True))
 
     def fetch(self, keys: Sequence[str]) -> Iterator[Bytes | None]:
         """Yield the bytes of the object at each key, or None for a missing object."""

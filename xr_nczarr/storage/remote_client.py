@@ -23,6 +23,7 @@ Response = Versioned | AccessDeniedError | None
 """The requested bytes, or None for a missing object, or the error if the server denies access."""
 
 IN_FLIGHT = 64  # concurrent requests
+_SMALL_BYTES = 2 << 20
 UNCONDITIONAL_STATUS = (405, 501)  # statuses from servers without conditional writes
 
 _log = logging.getLogger(__name__)
@@ -78,13 +79,15 @@ class Expected(NamedTuple):
         Maximum size of an object. Reading a larger object raises an error. None means no limit.
     probing
         Whether the reader searches for metadata; see `Store.probing`.
-    small
-        Whether the objects are small; see `Store.of_small_objects`.
     """
 
     max_bytes: int | None = None
     probing: bool = False
-    small: bool = False
+
+    @property
+    def small(self) -> bool:
+        """Whether the objects are so small that more of them can be requested at once."""
+        return self.probing or (self.max_bytes is not None and self.max_bytes <= _SMALL_BYTES)
 
 
 class Connection(ABC):

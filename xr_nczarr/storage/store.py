@@ -357,13 +357,6 @@ class Store(ABC):
         """
         return self
 
-    def of_small_objects(self) -> Store:
-        """Return a variant of this store for reading many small objects.
-
-        The variant may request more objects at once than this store does.
-        """
-        return self
-
     def narrowed(self, keys: ChunkKeys) -> Store:
         """Return a variant of this store for reading the chunks of one array.
 
