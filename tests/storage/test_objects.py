@@ -35,11 +35,13 @@ from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import (
     ConflictError,
     ExistsError,
+    LimitError,
     RefusedError,
     StorageError,
     UnsupportedError,
 )
-from xr_nczarr.storage import ByteRange
+from xr_nczarr.storage import Access, ByteRange, parse_target
+from xr_nczarr.storage.open_store import open_store
 
 KINDS = [
     "zarr local",
@@ -204,6 +206,16 @@ def test_reading_ranges_from_zarr_python_stores_uses_limited_memory(tmp_path: Pa
     fetch = partial(lengths.extend, (len(data) for data in store.fetch_ranges(ranges)))
     assert peak_memory(fetch) < 128 << 20
     assert sum(lengths) == 32 * 12 << 20
+
+
+@pytest.mark.parametrize("kind", ["zarr", "obstore"])
+def test_size_limit_applies_to_objects_of_store_objects(kind: str) -> None:
+    limits = xr_nczarr.Limits(max_chunk_bytes=7, max_consolidated_bytes=7)
+    target = MemoryStore() if kind == "zarr" else obstore.store.MemoryStore()
+    open_store(parse_target(target)).put([("a", b"12345678")])
+    store = open_store(parse_target(target), Access(limits=limits))
+    with pytest.raises(LimitError, match="8 bytes long, which exceeds the limit of 7 bytes"):
+        list(store.fetch(["a"]))
 
 
 def test_zarr_python_array_is_rejected_as_target() -> None:

@@ -172,7 +172,7 @@ def open_store(
         options = merge_options(location.storage_options, access.options)
         return _open_chain(_checked_url(location, access.options), options, access)
     _check_unused(access.options, location)
-    return _open_object(location.target)
+    return _open_object(location.target, access)
 
 
 def open_url(
@@ -277,9 +277,9 @@ def _not_a_store(path: str, must_exist: bool) -> UnsupportedError:
     )
 
 
-def _open_object(target: Any) -> Store:
+def _open_object(target: Any, access: Access) -> Store:
     if isinstance(target, StoreObject):
-        return RemoteStore(_client_of(target))
+        return RemoteStore(_client_of(target)).bounded(access.max_object_bytes)
     # An xarray Dataset is a mapping too, but of names to arrays.
     if isinstance(target, Mapping) and "xarray" not in defining_packages(target):
         return MemoryStore(target)
