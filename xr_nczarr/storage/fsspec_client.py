@@ -262,8 +262,7 @@ class FsspecClient(RemoteClient):
         """
         if not requests:
             return []
-        max_bytes = None if self.web else expected.max_bytes
-        whole = (None, None) if max_bytes is None else (0, max_bytes + 1)
+        whole = (None, None) if self.web else (0, expected.max_bytes + 1)
         bounds = [
             whole if item.is_whole else (item.start, item.start + item.length or None)
             for item in requests

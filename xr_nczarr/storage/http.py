@@ -45,7 +45,7 @@ class _Request(NamedTuple):
 
     original_host: str | None = None
     current_host: str | None = None
-    max_bytes: int | None = None
+    max_bytes: int = sys.maxsize
 
 
 _UNKNOWN = _Request()
@@ -79,7 +79,7 @@ class CheckedResponse(aiohttp.ClientResponse):
             after any ClientPayloadError.
         """
         max_bytes = self._max_bytes
-        if max_bytes is not None and self._body is None:
+        if self._body is None:
             size, pieces = self.content_length or 0, []
             received = 0
             while size <= max_bytes and (piece := await self.content.readany()):
@@ -208,7 +208,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         return ByteRange("", int(first), end - int(first))
 
     @property
-    def _max_bytes(self) -> int | None:
+    def _max_bytes(self) -> int:
         if self.status >= 400:
             return _MAX_ERROR_BYTES
         if self._requested.is_whole:
@@ -298,14 +298,14 @@ class SessionFactory:
         The rules for the servers that requests and redirects may reach, or None for no
         restrictions.
     max_bytes
-        Maximum size of a whole object, unless the request has its own limit. None means no limit.
+        Maximum size of a whole object in bytes, unless the request has its own limit.
     make
         Function that takes the options of `aiohttp.ClientSession` and creates a session.
     """
 
-    trust: Trust | None = None
-    max_bytes: int | None = None
-    make: Callable[..., Awaitable[aiohttp.ClientSession]] = get_client
+    trust: Trust | None
+    max_bytes: int
+    make: Callable[..., Awaitable[aiohttp.ClientSession]]
 
     async def __call__(self, **options: Any) -> aiohttp.ClientSession:
         """Return a new session that checks all requests and redirects.

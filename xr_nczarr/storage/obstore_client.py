@@ -168,7 +168,7 @@ class ObstoreClient(RemoteClient):
         if len(requests) == 1 or not self.remote:
             return map(fetch_one, requests)
         max_ahead = first = _SMALL_IN_FLIGHT if expected.small else IN_FLIGHT
-        if not expected.small and expected.max_bytes is not None:
+        if not expected.small:
             first = max(_MIN_IN_FLIGHT, min(max_ahead, _BYTES_AHEAD // expected.max_bytes))
 
         def ahead(response: Response) -> int:
@@ -324,7 +324,7 @@ class ObstoreClient(RemoteClient):
                     key=key,
                 )
             first, last = result.range
-            if whole and limit is not None and last > limit:
+            if whole and last > limit:
                 raise too_large(f"the object is {last:,} bytes long", limit, self.name, key)
             return result, last - first, memoryview(result.bytes())
 

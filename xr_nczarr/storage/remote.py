@@ -83,7 +83,7 @@ class RemoteStore(Store):
 
     def bounded(self, max_bytes: int) -> RemoteStore:
         """Return a variant of this store that limits the size of objects; see `Store.bounded`."""
-        limit = min(max_bytes, self.expected.max_bytes or max_bytes)
+        limit = min(max_bytes, self.expected.max_bytes)
         return RemoteStore(self.connection, self.expected._replace(max_bytes=limit))
 
     def probing(self) -> RemoteStore:
@@ -112,7 +112,7 @@ class RemoteStore(Store):
                 yield response
                 continue
             data = response.data
-            if max_bytes is not None and len(data) > max_bytes:
+            if len(data) > max_bytes:
                 problem = f"the object is at least {len(data):,} bytes long"
                 raise too_large(problem, max_bytes, self.name, key)
             if not self.returns_pages and (page := page_in(data)):

@@ -56,14 +56,14 @@ class Rules:
         HTTP statuses that mean *not found*. For example, some servers respond with 403 if an object
         does not exist.
     max_object_bytes
-        Maximum size of an object. Reading a larger object raises an error. None means no limit.
+        Maximum size of an object in bytes. Reading a larger object raises LimitError.
     trust
         Restrictions on redirects and on filesystems; see `Trust`. None means no restrictions.
     """
 
     retry: Retry = Retry()  # noqa: RUF009 (frozen)
     missing_status: tuple[int, ...] = (404,)
-    max_object_bytes: int | None = None
+    max_object_bytes: int = 4 << 30
     trust: Trust | None = None
 
 
@@ -76,18 +76,18 @@ class Expected(NamedTuple):
     Attributes
     ----------
     max_bytes
-        Maximum size of an object. Reading a larger object raises an error. None means no limit.
+        Maximum size of an object in bytes. Reading a larger object raises LimitError.
     probing
         Whether the reader searches for metadata; see `Store.probing`.
     """
 
-    max_bytes: int | None = None
+    max_bytes: int
     probing: bool = False
 
     @property
     def small(self) -> bool:
         """Whether the objects are so small that more of them can be requested at once."""
-        return self.probing or (self.max_bytes is not None and self.max_bytes <= _SMALL_BYTES)
+        return self.probing or self.max_bytes <= _SMALL_BYTES
 
 
 class Connection(ABC):
