@@ -13,15 +13,6 @@ def file_fingerprint(path: str) -> str:
     return digest([os.path.realpath(path), status.st_size, status.st_mtime_ns])
 
 
-def folder_fingerprint(path: str, name: str) -> str:
-    """Return a fingerprint of a folder, computed from all files in it and its subfolders.
-
-    The fingerprint depends on the path, size and modification time of each file, and on `name`,
-    the name of the store.
-    """
-    return digest([name, *sorted(_files(path))])
-
-
 def digest(parts: Iterable[object]) -> str:
     """Return a hexadecimal SHA-256 hash, computed from the ``repr()`` of each item of `parts`."""
     result = hashlib.sha256()
@@ -30,11 +21,12 @@ def digest(parts: Iterable[object]) -> str:
     return result.hexdigest()
 
 
-def _files(folder: str) -> Iterable[tuple[str, int, int]]:
+def files_below(folder: str) -> Iterable[tuple[str, int, int]]:
+    """Yield the path, size and modification time of each file in a folder and its subfolders."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
-                yield from _files(entry.path)
+                yield from files_below(entry.path)
             else:
                 status = entry.stat()
                 yield entry.path, status.st_size, status.st_mtime_ns

@@ -33,7 +33,7 @@ from xr_nczarr.storage.atomic_files import (
     replace_directory,
     write_file,
 )
-from xr_nczarr.storage.fingerprint import folder_fingerprint
+from xr_nczarr.storage.fingerprint import digest, files_below
 from xr_nczarr.storage.keys import (
     WRITER_LOCK,
     Listing,
@@ -369,7 +369,7 @@ class LocalStore(Store):
     def fingerprint(self) -> str:
         """Return a string that changes whenever any file in the directory changes."""
         with translated_os_errors(self.name):
-            return folder_fingerprint(self.root, self.name)
+            return digest([self.name, *sorted(files_below(self.root))])
 
     def check_new_keys(self, new: Iterable[str], existing: Iterable[str]) -> None:
         """Check that the file system can store the `new` keys in addition to the `existing` keys.
