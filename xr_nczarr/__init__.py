@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from xr_nczarr.tools.consolidate import ConsolidateResult, consolidate
     from xr_nczarr.tools.explain import Explanation, explain
     from xr_nczarr.tools.info import StoreInfo, info
-    from xr_nczarr.tools.recording import VariableReading
+    from xr_nczarr.tools.recording_store import VariableReading
     from xr_nczarr.tools.upgrade import UpgradeResult, upgrade
     from xr_nczarr.tools.verification import Finding, Verification
     from xr_nczarr.tools.verify import verify
@@ -90,7 +90,7 @@ _LAZY = {
     "tools.consolidate": ("ConsolidateResult", "consolidate"),
     "tools.explain": ("Explanation", "explain"),
     "tools.info": ("StoreInfo", "info"),
-    "tools.recording": ("VariableReading",),
+    "tools.recording_store": ("VariableReading",),
     "tools.upgrade": ("UpgradeResult", "upgrade"),
     "tools.verification": ("Finding", "Verification"),
     "tools.verify": ("verify",),

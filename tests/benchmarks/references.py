@@ -144,7 +144,7 @@ def references(directory: Path) -> Iterator[Row]:
     yield Row(
         "peak memory while opening 1,000,000 references, excluding imports",
         {
-            OURS: lambda: _resident(million, "nczarr", "xr_nczarr.backend.reader"),
+            OURS: lambda: _resident(million, "nczarr", "xr_nczarr.backend.stored_group"),
             "engine kerchunk": lambda: _resident(million, "kerchunk", "zarr, kerchunk"),
             "limit: 100 MB": lambda: 100,
         },

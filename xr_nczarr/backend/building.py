@@ -23,7 +23,7 @@ from xr_nczarr.backend.decoding import (
 )
 from xr_nczarr.backend.lazy import CodedArray, SelectedArray, decoder_errors_as_metadata
 from xr_nczarr.backend.opened_encoding import xarray_attributes
-from xr_nczarr.backend.reader import StoredGroup, prefetch_coordinates
+from xr_nczarr.backend.stored_group import StoredGroup, prefetch_coordinates
 from xr_nczarr.backend.times import for_empty_times
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.errors import MetadataError, NczarrError, quote

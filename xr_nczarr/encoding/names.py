@@ -7,7 +7,7 @@ from typing import Any
 
 from xarray import DataArray, Dataset, Variable
 
-from xr_nczarr.backend.reader import NONE_NAME
+from xr_nczarr.backend.stored_group import NONE_NAME
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.formats import FORMATS
 from xr_nczarr.hierarchy import JOURNAL, UNFINISHED

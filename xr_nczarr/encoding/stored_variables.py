@@ -9,7 +9,6 @@ the values exactly.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from xarray.coding.times import CFTimedeltaCoder
 from xarray.core.utils import dict_equiv
 
 from xr_nczarr.backend.decoding import PACKING_KEYS, normalize_packing
+from xr_nczarr.backend.stored_group import StoredGroup
 from xr_nczarr.backend.times import for_empty_times
 from xr_nczarr.encoding.blockwise import largest
 from xr_nczarr.encoding.number_encoding import (
@@ -57,12 +57,21 @@ _COMPATIBLE_KINDS = {
 }
 
 
-def decode_stored(stored: Mapping[Hashable, Variable], dataset: Dataset) -> dict[str, Variable]:
-    """Decode the stored variables that `dataset` also contains.
+def decode_stored(source: StoredGroup, dataset: Dataset) -> dict[str, Variable]:
+    """Decode the variables of a stored group that `dataset` also contains.
 
     Characters are joined into strings, unless the variable in `dataset` still has the dimension of
     the characters.
+
+    Raises
+    ------
+    NczarrError
+        If one of these variables is unreadable.
     """
+    stored = source.variables
+    for name in map(str, dataset.variables):
+        if name in stored and (error := source.group.variables[name].error) is not None:
+            raise error
     present = {str(name): stored[name] for name in dataset.variables if name in stored}
     for variable in present.values():
         normalize_packing(variable.attrs)

@@ -18,7 +18,7 @@ from xr_nczarr.netcdf import Group
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.progress import byte_text
 from xr_nczarr.tools.lookup import check_position, chosen_paths, positions_of
-from xr_nczarr.tools.recording import ObjectSizes, VariableReading, record_read
+from xr_nczarr.tools.recording_store import ObjectSizes, VariableReading, record_read
 from xr_nczarr.tools.results import Result, columns, render_html, shape_text
 
 if TYPE_CHECKING:

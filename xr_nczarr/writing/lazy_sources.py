@@ -13,12 +13,11 @@ from xarray import DataArray, Dataset, Variable
 from xarray.core.indexing import ExplicitlyIndexed
 
 from xr_nczarr.backend.lazy import LazyArray, unwrapped
-from xr_nczarr.backend.reader import StoredGroup
+from xr_nczarr.backend.stored_group import StoredGroup
 from xr_nczarr.chunks.selection import select_all
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.stored_variables import decode_stored, has_same_decoding
 from xr_nczarr.errors import RefusedError
-from xr_nczarr.netcdf import Group
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.write_request import WriteRequest
 
@@ -157,7 +156,10 @@ def find_unchanged(
             and array.stored.node.path == target.path
             and array.stored.store.is_same(opened.store)
         ]
-        stored = stored_variables(opened, group, group_request.dataset[own]) if own else {}
+        if not own:
+            continue
+        source = StoredGroup(opened, group, None)
+        stored = decode_stored(source, group_request.dataset[own])
         for name in own:
             new, old = group_request.dataset.variables[name], stored[name]
             same = (new.dims, new.shape) == (old.dims, old.shape)
@@ -194,18 +196,3 @@ def check_sources_unchanged(
         for name, sources in _sources_in(group_request.dataset, opened.store).items():
             for path in sources & {*changed, written.get((group_request.path, name), "")}:
                 raise _reading_error(opened.store, name, path)
-
-
-def stored_variables(opened: OpenedStore, group: Group, dataset: Dataset) -> dict[str, Variable]:
-    """Return the stored variables of a group that `dataset` also contains, decoded by xarray.
-
-    Raises
-    ------
-    NczarrError
-        If one of these variables is unreadable.
-    """
-    variables = StoredGroup(opened, group, None).variables
-    for name in map(str, dataset.variables):
-        if name in variables and (error := group.variables[name].error) is not None:
-            raise error
-    return decode_stored(variables, dataset)

@@ -11,9 +11,10 @@ from typing import Any
 from xarray import Dataset, Variable, conventions
 
 from xr_nczarr.backend.opened_encoding import xarray_attributes
+from xr_nczarr.backend.stored_group import StoredGroup
 from xr_nczarr.dataset import OpenedStore
 from xr_nczarr.encoding.names import user_attributes
-from xr_nczarr.encoding.stored_variables import encode_as_stored
+from xr_nczarr.encoding.stored_variables import decode_stored, encode_as_stored
 from xr_nczarr.encoding.variables import encode_variables
 from xr_nczarr.errors import ConflictError, ErrorContext, NotFoundError, UnsupportedError
 from xr_nczarr.formats.format import Change
@@ -33,7 +34,6 @@ from xr_nczarr.writing.chunk_writes import ArrayWrite
 from xr_nczarr.writing.lazy_sources import (
     check_sources_unchanged,
     find_unchanged,
-    stored_variables,
 )
 from xr_nczarr.writing.placement import (
     check_beyond_end,
@@ -166,7 +166,7 @@ class _Planner:
             self.tree.add_dataset(request)
             return
         group = self.opened.group(path)
-        stored = stored_variables(self.opened, group, dataset)
+        stored = decode_stored(StoredGroup(self.opened, group, None), dataset)
         region: Mapping[str, slice] = {}
         if self.options.region is not None:
             region = resolve_region(dataset, self.options.region, stored, self.options.append_dim)
