@@ -52,16 +52,14 @@ class ReferenceDocument:
     def read(self) -> tuple[ReferenceDocument, ReferenceSet]:
         """Read and parse the document.
 
-        Return two values: a copy of this object with the current digest of the document, and the
-        reference set.
+        Return a copy of this object with the current digest of the document, and the reference set.
 
         Raises
         ------
         NotFoundError
-            If the document does not exist.
+            If the document does not exist, and has not been opened before.
         ReferenceSetError
-            If the document has changed since it was opened, or this process cannot find the
-            document.
+            If the document is invalid, or was changed or removed after it was opened.
         """
         (data,) = self.folder.fetch([self.name])
         digest = b"" if data is None else hashlib.sha256(data).digest()
@@ -83,7 +81,7 @@ class ReferenceDocument:
     def references(self) -> ReferenceSet:
         """Return the reference set as it was when the document was opened.
 
-        If this process has not cached the reference set, the document is read again; see `read`.
+        If the set is not cached in this process, the document is read again; see `read`.
         """
         references = _used.get(self._token)
         if references is None:

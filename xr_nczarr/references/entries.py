@@ -47,7 +47,7 @@ def decode_inline(text: str, key: str) -> bytes:
     """Decode the string that represents inline bytes in a reference document.
 
     A string that starts with ``base64:`` is decoded as Base64. Any other string is encoded as
-    UTF-8. `key` is the key of the reference, and is used only in the error message.
+    UTF-8. `key` is used only in the error message.
 
     Raises
     ------
@@ -117,8 +117,8 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def invalid(subject: str, value: object, expected: str, **where: Any) -> ReferenceSetError:
     """Build the error for a value that a reference set must not contain.
 
-    `subject` says what has this value, and `expected` describes the allowed values. `where` is the
-    `key` of the reference, the `place` in the document, or both.
+    `subject` says what has this value, and `expected` describes the allowed values. `where` can
+    contain the `key` of the reference and the `place` in the document.
     """
     return ReferenceSetError(f"{subject} is {quote(repr(value))}; expected {expected}", **where)
 
@@ -126,8 +126,7 @@ def invalid(subject: str, value: object, expected: str, **where: Any) -> Referen
 def check_number(value: object, field: str, key: str) -> int:
     """Check that an offset or a length is valid, and return it as an int.
 
-    `field` is ``"offset"`` or ``"length"``, and `key` is the key of the reference. Both appear in
-    the error message.
+    `field` (``"offset"`` or ``"length"``) and `key` are used only in the error message.
 
     Raises
     ------

@@ -1,9 +1,8 @@
 """Expression trees that represent compiled templates.
 
-A tree is a constant, a `DimensionValue`, or a `Call`, which calls a function with the values of
-other trees. A tree is evaluated with the current values of the dimensions over which a generator
-iterates. Evaluation returns the value that jinja2 would return, or raises an error. The size of
-every result is limited. Trees can be pickled.
+An expression is a constant, a `DimensionValue` or a `Call`. It is evaluated for given values of the
+dimensions of a generator. The result is the value that jinja2 would return, but the size of every
+result is limited. Expressions can be pickled.
 """
 
 from __future__ import annotations
@@ -157,8 +156,8 @@ def concatenation(parts: Iterable[Expression]) -> Expression:
 def operands(expression: Expression) -> Iterator[Expression]:
     """Yield the operands of a concatenation, except empty strings.
 
-    If an operand is itself a concatenation, its operands are yielded instead. If `expression` is
-    not a concatenation, only `expression` itself is yielded, unless it is an empty string.
+    Nested concatenations are flattened. Any other expression counts as a concatenation with a
+    single operand.
     """
     if isinstance(expression, Call) and expression.function is join:
         for part in expression.parts:
@@ -173,18 +172,12 @@ def choose(test: Computed, if_true: Computed, if_false: Computed) -> Computed:
 
 
 def both(left: Computed, right: Computed) -> Computed:
-    """Return a function that computes ``left and right``.
-
-    The function evaluates `right` only if `left` is true.
-    """
+    """Return a function that computes ``left and right``, with short-circuit evaluation."""
     return lambda values: left(values) and right(values)
 
 
 def either(left: Computed, right: Computed) -> Computed:
-    """Return a function that computes ``left or right``.
-
-    The function evaluates `right` only if `left` is false.
-    """
+    """Return a function that computes ``left or right``, with short-circuit evaluation."""
     return lambda values: left(values) or right(values)
 
 

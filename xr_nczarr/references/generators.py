@@ -1,11 +1,11 @@
 """Generators (``gen``), each of which declares many keys with a few templates.
 
-If a generator meets all of the following conditions, it computes the reference for a key only when
-the key is looked up. Any other generator is expanded to a list of keys with references.
+A generator that meets all of the following conditions is evaluated only when a key is looked up.
+Any other generator is expanded to a list of keys with references.
 
 - All of its keys are chunk keys with the same prefix.
-- Each number in the chunk index is either a constant or ``scale * value + shift``, where ``value``
-  is the value of a single integer dimension.
+- Each number in the chunk index is either a constant, or ``scale * value + shift`` for the value of
+  a single integer dimension.
 - Each chunk index belongs to exactly one combination of dimension values.
 """
 
@@ -54,14 +54,12 @@ _MAX_INDEX = 10**18
 class _IndexNumber(NamedTuple):
     """The formula ``scale * x + shift`` for one number in a chunk index.
 
-    ``x`` is the current value of the dimension `name`, and `values` contains all values of this
-    dimension. If the number does not depend on any dimension, `shift` is the number, `name` is
-    empty, and ``x`` is always 0.
+    ``x`` is the value of the dimension `name`, and must be one of `values`.
     """
 
     shift: int
     scale: int = 1
-    name: str = ""
+    name: str = ""  # empty for a constant, for which x is 0
     values: Collection[int] = (0,)
 
 
@@ -157,7 +155,7 @@ class Generator(PickledByFields):
         return key, self._reference(key, values)
 
     def _reference(self, key: str, values: Values) -> Address:
-        """Compute the reference for `key` from the dimension values that correspond to this key."""
+        """Compute the reference for `key` from the dimension values in this key."""
         try:
             url, offset, length = self._compute_fields(values)
             return Address(str(url), _number(offset, "offset", key), _number(length, "length", key))
@@ -169,8 +167,7 @@ class Generator(PickledByFields):
     def _chunk_keys(self) -> tuple[KeyPattern, list[_IndexNumber]] | None:
         """The pattern that all keys share, and a formula for each number in the chunk index.
 
-        None if the generator does not meet the conditions in the module docstring, and therefore
-        must be expanded.
+        None if the generator must be expanded.
         """
         first = {name: domain[0] for name, domain in self.dimensions.items()}
         split = split_chunk_key(str(self._compute_key(first)))
@@ -193,14 +190,10 @@ class Generator(PickledByFields):
         return (pattern, numbers) if names == self.dimensions.keys() else None
 
     def _index_number(self, part: Expression) -> _IndexNumber | None:
-        """Return the formula for one number in the chunk index.
+        """Convert an expression in the key template to the formula for a number in the chunk index.
 
-        `part` is the expression that produces this number in the key template. Return None in these
-        cases:
-
-        - The number is not a linear function of exactly one dimension.
-        - The values of that dimension are not distinct integers.
-        - The number can be negative, or larger than any number that a chunk index may contain.
+        Return None if the expression is not a linear function of one integer dimension with
+        distinct values. Also return None if the number can be negative, or too large for an index.
         """
         names = dimensions_in(part)
         if len(names) != 1:
@@ -229,10 +222,8 @@ def _number(value: Any, field: str, key: str) -> int | None:
 def _linear_factors(part: Expression, ends: tuple[int, int]) -> tuple[int, int] | None:
     """Return the scale and shift of an expression that is linear in its only variable.
 
-    `ends` contains the smallest and the largest value of the variable, in either order.
-
-    Return None if the expression is not linear. Also return None if any result for these two
-    values, including intermediate results, would be too large.
+    `ends` contains the extreme values of the variable. Return None if the expression is not linear,
+    or if it is too large at one of the `ends`.
     """
     scale, shift = 1, 0
     if type(part) is int:
@@ -249,5 +240,6 @@ def _linear_factors(part: Expression, ends: tuple[int, int]) -> tuple[int, int] 
             return None
     elif not isinstance(part, DimensionValue):
         return None
+    # This is checked for each operand, so that intermediate results are small too.
     is_small = all(abs(scale * value + shift) < MAX_NUMBER for value in ends)
     return (scale, shift) if is_small else None

@@ -4,7 +4,7 @@ A regular member looks like ``"array/1.2": ["url", 3, 4],``. It may contain whit
 indentation, if neighboring members contain the same whitespace.
 
 The text is processed in blocks. Vectorized arithmetic on the bytes of a block parses all of its
-members at once, without creating a Python object for each member. Every byte is checked: it must be
+members at once, without creating a Python object for each member. Every byte is checked. It must be
 the expected punctuation, a digit, or part of a URL or a key prefix. URLs and prefixes are decoded
 as JSON.
 """
@@ -100,7 +100,7 @@ def remove_markers(members: dict[str, object]) -> int:
 
 
 class _Block:
-    """A block of the JSON document's text. It starts with the opening quotation mark of a key."""
+    """A part of a JSON document that starts with the opening quotation mark of a key."""
 
     def __init__(self, text: bytes | memoryview) -> None:
         # Pad the text, because some reads extend beyond its end.
@@ -111,19 +111,10 @@ class _Block:
         self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
 
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
-        """Move the regular members (see the module docstring) at the block's start to `builder`.
+        """Move the regular members at the block's start to `builder`, unless there are too few.
 
-        Nothing is moved if these members are too few, either in total or for the number of arrays.
-
-        Returns
-        -------
-        int
-            The number of members that were moved.
-        int
-            The position in the block at which these members end, even if they were not moved. It is
-            0 if the first member is not regular, or if the block has too few members of any kind.
-        bool
-            Whether more regular members may follow at the start of the next block.
+        Return three values: the number of moved members, the position in the block at which the
+        regular members end, and whether the next block may begin with more of them.
         """
         count = (len(self.quotes) - 1) // 4
         member = _MEMBER.match(self.text)
@@ -162,10 +153,9 @@ class _Block:
         return rows, length, rows == count
 
     def _find_indices(self, opening: Numbers, closing: Numbers) -> tuple[str, Numbers]:
-        """Find the chunk indices in the keys of `self.text`.
+        """Return the separator of the chunk indices, and the position of the index in each key.
 
-        Return the separator that the indices use, and the position at which each index begins.
-        `opening` and `closing` contain the positions of the quotation marks around each key.
+        `opening` and `closing` are the positions of the quotation marks around each key.
         """
         first = self.text[opening[0] + 1 : closing[0]].decode("latin-1")
         pattern, _ = split_chunk_key(first) or (KeyPattern("", ".", 0), first)
@@ -178,10 +168,10 @@ class _Block:
     def _parse_indices(
         self, starts: Numbers, stops: Numbers, separator: str
     ) -> tuple[Numbers, Numbers, Mask]:
-        """Parse the chunk indices between `starts` and `stops`, which are positions in the text.
+        """Parse the chunk indices between the positions `starts` and `stops`.
 
-        Return three arrays: the indices, all padded to the same length; the number of dimensions
-        of each index; and a mask that is true for valid indices.
+        Return the indices (padded to equal lengths), the rank of each index, and a mask of valid
+        indices.
         """
         columns: list[Numbers] = []
         ranks = np.zeros(len(starts), np.int64)
@@ -200,12 +190,10 @@ class _Block:
     def _group_keys(
         self, starts: Numbers, stops: Numbers, ranks: Numbers, separator: str
     ) -> tuple[list[KeyPattern | None], Numbers]:
-        """Group the keys by array, that is, by key pattern.
+        """Return the distinct key patterns, and the position of each key's pattern among them.
 
-        The prefix of a key is the text before the chunk index. `starts` and `stops` delimit the
-        prefix of each key, and `ranks` contains the number of dimensions of each index. Return two
-        values: a list of patterns, and for each key, the position of its pattern in this list. The
-        list contains None for keys that are not chunk keys.
+        `starts` and `stops` delimit the prefix of each key. A pattern is None if its keys are not
+        chunk keys.
         """
         heads = self._changed_rows(starts, stops, ranks)
         prefixes = zip(self._texts(starts[heads], stops[heads]), ranks[heads].tolist(), strict=True)
@@ -219,11 +207,10 @@ class _Block:
         return [self.text[start:stop] for start, stop in spans]
 
     def _changed_rows(self, starts: Numbers, stops: Numbers, *columns: Numbers) -> Numbers:
-        """Return the positions of the rows that differ from the preceding row.
+        """Return the index of each row whose text or `columns` differ from the previous row.
 
-        A row is the text between its start and its stop, plus one number from each of the
-        `columns`. The first row always counts as different. If any text is too long to compare, all
-        rows count as different.
+        `starts` and `stops` delimit the text of each row. The result always includes index 0, and
+        may include unchanged rows.
         """
         lengths = stops - starts
         differs = np.zeros(len(starts), np.bool_)
@@ -231,7 +218,7 @@ class _Block:
         for column in (lengths, *columns):
             differs[1:] |= column[1:] != column[:-1]
         longest = int(lengths[~differs].max(initial=0))
-        if longest > _MAX_COMPARED_BYTES:
+        if longest > _MAX_COMPARED_BYTES:  # too long to compare, so treat all rows as changed
             return np.arange(len(starts))
         for position in range(0, longest, 8):
             words = self.words[starts + position] << _unused_bits(lengths - position)
@@ -239,7 +226,7 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _occurs(self, starts: Numbers, expected: bytes) -> Mask:
-        """Return, for each position in `starts`, whether the text there begins with `expected`."""
+        """Return whether the text at each of the `starts` begins with `expected`."""
         matches = np.ones(len(starts), np.bool_)
         for position in range(0, len(expected), 8):
             part = expected[position : position + 8]
@@ -248,10 +235,9 @@ class _Block:
         return matches
 
     def _parse_numbers(self, starts: Numbers) -> tuple[Numbers, Numbers, Mask]:
-        """Parse the number at each of the positions in `starts`.
+        """Parse the non-negative JSON integers of at most 15 digits at the positions `starts`.
 
-        Return three arrays: the numbers; the positions at which they end; and a mask that is true
-        for valid numbers. A valid number is a non-negative JSON integer of at most 15 digits.
+        Return the numbers, the positions at which they end, and a mask of valid numbers.
         """
         words = self.words[starts]
         values, digits = _parse_digits(words)
@@ -267,11 +253,7 @@ class _Block:
 
 
 def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
-    """Parse the number at the start of each eight-byte word.
-
-    Return two arrays: the numbers, and the count of digits in each number. The count is 0 for a
-    word that does not begin with a digit.
-    """
+    """Return the number at the start of each eight-byte word, and its count of digits."""
     # The upper half of a digit (0x30 to 0x39) is 3, even after adding 6. If adding 6 to a greater
     # byte produces a carry, the carry does not affect the bytes before it.
     non_digits = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER
@@ -284,21 +266,16 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the left shift, in bits, that keeps only the first bytes of each word.
-
-    `lengths` contains the number of bytes to keep in each word. In a little-endian word, the first
-    byte is in the lowest bits. A left shift therefore pushes the last bytes out of the word. If no
-    bytes are kept, the shift is 64 or more.
-    """
+    """Return the left shift in bits that keeps only the first `lengths` bytes of each word."""
+    # The first byte of a little-endian word is in the lowest bits, so a left shift drops the last
+    # bytes. A shift of 64 or more bits drops all bytes.
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
 def _key_pattern(prefix: bytes, separator: str, rank: int) -> KeyPattern | None:
-    """Return the pattern of the chunk keys that begin with `prefix`.
+    """Return the pattern of the chunk keys that begin with `prefix`, an undecoded JSON string.
 
-    `prefix` consists of raw bytes of a JSON string, in which escape sequences are not yet decoded.
-    Return None if these bytes are not valid JSON, or if `split_chunk_key` would return a different
-    pattern for these keys.
+    Return None if the prefix is not valid JSON, or if `split_chunk_key` would find another pattern.
     """
     try:
         text = json.loads(b'"%b"' % prefix)

@@ -28,18 +28,15 @@ _RECORDS = ".zmetadata"
 def open_references(location: Location, access: Access) -> ReferenceStore | None:
     """Open the reference set at a location for which `names_reference_set` returns True.
 
-    `names_reference_set` does not look inside folders. If the caller finds the parquet files of a
-    reference set in a folder, the caller must use `open_record_set` instead.
-
-    If only the suffix ``.parq`` or ``.parquet`` suggests a reference set, the location may also be
-    a Zarr store. In this case, return None if there is no reference set at the location.
+    A name that ends in ``.parq`` or ``.parquet`` may also belong to a Zarr store. If nothing except
+    the name suggests a reference set, and there is no such set, return None.
 
     Raises
     ------
     NotFoundError
         If there is no reference set at the location, except in the case above.
     UnsupportedError
-        If a storage option or its value is not supported.
+        If a storage option is missing or not supported.
     ConflictError
         If both the target and the `fo` storage option name a reference set.
     """
@@ -71,20 +68,7 @@ def open_references(location: Location, access: Access) -> ReferenceStore | None
 
 
 def _locate_document(location: Location, options: ReferenceOptions) -> Location:
-    """Return the location of the document of a reference set.
-
-    If the target is a ``reference://`` URL, the `fo` storage option contains the location of the
-    document, or the document itself. For any other target, the document is the target itself. If
-    the document's location is a path without a protocol, the `target_protocol` storage option is
-    used as the protocol.
-
-    Raises
-    ------
-    UnsupportedError
-        If `fo` is missing, or begins with ``reference:``.
-    ConflictError
-        If both the target and `fo` name a reference set.
-    """
+    """Return the location of the reference document that the target or the `fo` option names."""
     document = location
     if location.is_reference_set and not location.url:
         if options.fo is None:
@@ -104,6 +88,7 @@ def _locate_document(location: Location, options: ReferenceOptions) -> Location:
             remedy='Leave out "fo", or pass "reference://" as the target',
             store=mask(location.url),
         )
+    # `target_protocol` applies to a path without a protocol.
     text, protocol = document.target, options.target_protocol
     if isinstance(text, str) and "://" not in text and protocol not in (None, "file", "local"):
         document = parse_target(f"{protocol}://{text}")
@@ -144,15 +129,9 @@ def _record_set(store: Store, document: bytes, targets: Targets, limits: Limits)
 
 
 def _open_at(location: Location, options: ReferenceOptions) -> ReferenceStore:
-    """Open the reference set at a location: a JSON document or a folder of parquet files.
+    """Open the JSON document or the folder of parquet files at a location.
 
-    If the location is known to be a folder, look only for parquet files. Otherwise, try both kinds,
-    the more likely one first.
-
-    Raises
-    ------
-    NotFoundError
-        If there is no reference set at the location.
+    Raise NotFoundError if there is no reference set at the location.
     """
     url = location.url.rstrip("/")
     ways = [_open_document, _open_records]
@@ -178,6 +157,7 @@ def _open_document(url: str, options: ReferenceOptions) -> ReferenceStore:
 
 
 def _open_records(url: str, options: ReferenceOptions) -> ReferenceStore:
+    # Unlike the path of a document, the names of record files do not come from the caller.
     store = _folder(url, options, follow_symlinks=options.access.trusted)
     document = record_document(store)
     if document is None:
@@ -197,12 +177,7 @@ def record_document(store: Store) -> bytes | None:
 
 
 def _folder(url: str, options: ReferenceOptions, *, follow_symlinks: bool = True) -> Store:
-    """Return a store for the folder that contains a reference set.
-
-    If `follow_symlinks` is True, symbolic links in a local folder may point outside the folder.
-    This is safe for a reference document, whose path comes from the caller. For record files, it is
-    safe only if the set is trusted.
-    """
+    """Open the folder at `url`, and optionally allow symbolic links that lead out of it."""
     path, max_bytes = local_path(url), options.access.limits.max_consolidated_bytes
     if path is not None:
         return LocalStore(path, follow_symlinks=follow_symlinks, max_object_bytes=max_bytes)

@@ -4,9 +4,8 @@ The ``.zmetadata`` document contains all metadata, and the number of rows per re
 record files of an array, ``{array}/refs.{record}.parq``, contain one row per chunk, in C order.
 Chunks that do not exist also have a row.
 
-A set that this package writes has an identifier, which is stored in all of its files. If the set is
-replaced, a reader that opened it earlier finds a different identifier in the record files. It then
-raises a ReferenceSetError.
+This package stores an identifier in all files of a set. If a set is replaced while it is open, its
+readers find a different identifier in the record files, and raise a ReferenceSetError.
 """
 
 from __future__ import annotations
@@ -86,6 +85,7 @@ def parse_parquet_references(
     if type(record_size) is not int or not 1 <= record_size <= _MAX_RECORD_ROWS:
         expected = f"an integer from 1 to {_MAX_RECORD_ROWS:,}"
         raise invalid('"record_size"', record_size, expected, key=_METADATA, place="record_size")
+    # When fsspec changes a set, it removes the identifier here, but not from all record files.
     set_id = members.get(SET_ID)
     if not isinstance(set_id, str | None):
         raise invalid(f'"{SET_ID}"', set_id, "a string", key=_METADATA, place=SET_ID)
@@ -179,8 +179,8 @@ class RecordSet(ReferenceSet):
     def urls(self, limit: int) -> set[str]:
         """Return the URLs in the references to the first `limit` chunks, as a sample of all URLs.
 
-        If a record file is damaged or too large, all references to chunks of its array are skipped.
-        No error is raised until a reference in this file is needed.
+        Arrays with a damaged or oversized record file are skipped. Reading them raises an error
+        later.
         """
         urls = set[str]()
         for array, grid in self._grids.items():
@@ -206,12 +206,8 @@ class RecordSet(ReferenceSet):
     def _row_of(self, key: str) -> tuple[str, int] | None:
         """Return the name of a chunk's record file and the chunk's row number in that file.
 
-        Return None if `key` is not a chunk key, or if the chunk is outside the array.
-
-        Raises
-        ------
-        ReferenceSetError
-            If the row cannot be determined because the array's metadata is invalid.
+        Return None if `key` is not a chunk key, or if the chunk is outside the array. Raise
+        ReferenceSetError if the metadata of the array is invalid.
         """
         split = None if key in self.entries else DOTTED.fullmatch(key)
         if split is None or split[1] not in self._grids:
@@ -229,10 +225,9 @@ class RecordSet(ReferenceSet):
 
     @cached_property
     def _grids(self) -> dict[str, tuple[int, ...] | None]:
-        """Mapping from the path of each array to the shape of its chunk grid.
+        """The shape of each array's chunk grid, by the prefix of the array's keys.
 
-        The path of a root array is empty, and all other paths end with a slash. The shape is (1,)
-        for a scalar, and None for an array with invalid metadata.
+        The shape is (1,) for a scalar, and None for an array with invalid metadata.
         """
         return {
             key.removesuffix(".zarray"): _grid(str(text))
@@ -244,13 +239,7 @@ class RecordSet(ReferenceSet):
 def _column_value(values: Mapping[str, Any], column: str, kind: Any, key: str) -> Any:
     """Return the value in a column of a row, or None if the value is missing (null or NaN).
 
-    `values` contains the values of the row, keyed by column. `key` is the key of the chunk to which
-    the row belongs, and is used only in the error message.
-
-    Raises
-    ------
-    ReferenceSetError
-        If the value is not of type `kind`.
+    Raise ReferenceSetError if the value is not of type `kind`.
     """
     value = values.get(column)
     if value is None or isinstance(value, kind):
@@ -270,9 +259,9 @@ def render_parquet_references(
     Raises
     ------
     UnsupportedError
-        If pyarrow is not installed, if almost all chunks of a large array are missing, or if the
-        layout cannot represent the set. Apart from metadata, the layout can represent only
-        references to chunks of Zarr v2 arrays, and only URLs that are valid Unicode.
+        If pyarrow is not installed. If almost all chunks of a large array are missing. If the set
+        contains anything except metadata and the chunks of Zarr v2 arrays. If a URL is not valid
+        Unicode.
     ReferenceSetError
         If the shape or the chunk shape of an array is invalid.
     """
@@ -323,14 +312,9 @@ def render_parquet_references(
 
 
 def _dotted(key: str, document: Json) -> Json:
-    """Set the chunk key separator of a ``.zarray`` document to a dot.
-
-    kerchunk does not support any other separator. The record files are valid for every separator,
-    because they contain no chunk keys.
-
-    `key` is the key of the document. In consolidated metadata, each ``.zarray`` is changed in the
-    same way. Any other document is returned unchanged.
-    """
+    """Return the document at `key`, with a dot as the chunk key separator of all arrays in it."""
+    # kerchunk supports no other separator. The record files are valid for every separator, because
+    # they contain no chunk keys.
     if not isinstance(document, dict):
         return document
     if key.endswith(".zarray"):
@@ -343,13 +327,10 @@ def _dotted(key: str, document: Json) -> Json:
 
 
 def _parsed(text: str) -> Json:
-    """Parse a JSON document, or return the text unchanged if it is not JSON.
-
-    Metadata that netCDF-C writes is not always valid JSON.
-    """
+    """Parse a JSON document, or return the text unchanged if it is not valid JSON."""
     try:
         return json.loads(text)
-    except ValueError:
+    except ValueError:  # netCDF-C does not always write valid JSON
         return text
 
 

@@ -1,12 +1,8 @@
 """Parse reference documents of versions 0 and 1, and convert version 1 to version 0.
 
-A key must not be declared twice. This rule applies within ``refs``, within ``gen``, and to both
-together. If a document breaks it, an error is usually raised when the document is parsed. However,
-if a generator that is not expanded declares the key, no error is raised until the key is looked up.
-
-A name in a template is looked up among the arguments of the template call, then among the
-dimensions, and then among the other templates. Templates that the caller passes replace templates
-of the same name in the document.
+A document must not declare a key twice, whether in ``refs``, in ``gen`` or in both. Parsing such a
+document usually raises an error. If a generator that is not expanded declares the key, the error is
+raised when the key is looked up.
 """
 
 from __future__ import annotations
@@ -82,11 +78,8 @@ def is_reference_document(document: bytes) -> bool:
 
 
 def _is_record_set(value: Any) -> bool:
-    """Return whether the value of ``.zmetadata`` describes a folder of parquet files.
-
-    In the JSON reference set of a Zarr v2 store, the value of ``.zmetadata`` is consolidated
-    metadata instead.
-    """
+    """Return whether the value of ``.zmetadata`` describes a folder of parquet files."""
+    # In the JSON reference set of a Zarr v2 store, the value is consolidated metadata instead.
     if isinstance(value, Mapping):
         return "record_size" in value
     return isinstance(value, str) and is_record_document(value.encode(errors="backslashreplace"))
@@ -199,20 +192,9 @@ def expand(
 def _load(
     document: ReferenceInput, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder]:
-    """Parse the JSON of a document, and move references to chunks into tables where possible.
+    """Return the members of a document, its references, and a builder with references to chunks.
 
-    `scan_document` moves long sequences of regularly formatted references into tables. The JSON
-    parser reads everything else.
-
-    Returns
-    -------
-    dict
-        The members of the document. In version 1, they include ``templates`` and ``gen``.
-    dict
-        The references that `scan_document` did not move. In version 0, this is the same object as
-        the first dict.
-    TableBuilder
-        A builder with the references that `scan_document` moved.
+    The first two values omit the references in the builder. In version 0, they are the same object.
     """
     if isinstance(document, Mapping):
         # Scan the document as text, which is several times as fast as iterating over a million
@@ -228,6 +210,7 @@ def _load(
                 f"{limits.max_consolidated_bytes:,} bytes",
                 remedy="If you trust the set, pass limits=Limits(max_consolidated_bytes=…)",
             )
+    # Move only long sequences of regular references. The JSON parser reads everything else.
     rest, markers, builder = scan_document(data)
     # If the rest of the document is invalid, the original document is parsed below, so that the
     # error contains the right position.
@@ -242,11 +225,7 @@ def _load(
 
 
 def _as_json(value: Any) -> Any:
-    """Convert an object to a JSON-serializable equivalent, for use as `default` in `json.dumps`.
-
-    An object of an unsupported type is converted to a list that is not valid in a reference set. It
-    is rejected later, when the key to which it belongs is known.
-    """
+    """Convert an object that `json.dumps` does not support."""
     if isinstance(value, bytes):
         # fsspec also accepts Base64 as bytes, which kerchunk returns.
         is_base64 = value.startswith(b"base64:")
@@ -255,14 +234,12 @@ def _as_json(value: Any) -> Any:
         return int(value)
     if isinstance(value, Mapping):
         return dict(value)
+    # A list that begins with None is rejected later, when the key to which it belongs is known.
     return list(value) if isinstance(value, Sequence) else [None, repr(value)]
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON object that contains the references of a document.
-
-    In version 1, this is the ``refs`` member. In version 0, it is the whole document.
-    """
+    """Return the references of a document, which are all its members in version 0."""
     version = members.get("version")
     if version is None:
         if isinstance(members.get("refs"), Mapping):
@@ -422,10 +399,7 @@ def _domain(value: Any, place: str) -> Domain:
 
 
 def _check_count(generators: Sequence[Generator], limits: Limits) -> None:
-    """Raise LimitError if expanding `generators` would exceed ``limits.max_references``.
-
-    A reference whose templates have hundreds of terms counts as several references.
-    """
+    """Raise LimitError if expanding `generators` would exceed ``limits.max_references``."""
     count = sum(generator.key_count * generator.weight for generator in generators)
     if count > limits.max_references:
         raise LimitError(

@@ -25,14 +25,14 @@ def names_reference_set(location: Location, options: Mapping[str, Any]) -> bool:
 
     The following targets appear to be reference sets:
 
-    - a dictionary, if any of its values is a string, a list, a tuple or a mapping (in a dictionary
-      that represents a store, all values are bytes)
+    - a dictionary that contains strings, lists, tuples or mappings as values. In a dictionary that
+      represents a store, all values are bytes.
     - a URL that begins with ``reference://`` or ``reference::``
     - an fsspec ``ReferenceFileSystem``
     - a path or URL that is passed with storage options that only reference sets use
     - a path or URL that ends in ``.json``, ``.json.gz``, ``.json.zst``, ``.json.zstd``, ``.parq``
-      or ``.parquet``, unless it is known to be a folder (such as an existing local folder, or the
-      root of an fsspec mapper)
+      or ``.parquet``. Known folders are excluded, such as existing local folders and the roots of
+      fsspec mappers.
     """
     if location.is_reference_set:
         return True

@@ -44,9 +44,7 @@ _Columns = Mapping[str, Sequence[Any]]
 class _Parquet(NamedTuple):
     """An open parquet file.
 
-    `rows` is the number of rows, and `size` is the uncompressed size of the file in bytes. `set_id`
-    is the identifier of the set to which the file belongs, or None if the file contains no
-    identifier. The function `read` returns the columns.
+    `size` is the uncompressed size in bytes. `set_id` is None if the file contains no identifier.
     """
 
     rows: int
@@ -67,10 +65,8 @@ class RecordFiles:
     max_bytes
         Maximum uncompressed size of a file in bytes, not counting its numeric columns.
     set_id
-        Identifier that every file must contain; see `SET_ID`. If None, identifiers are ignored,
-        and files may be missing. Pass None for sets that other programs wrote or changed. For
-        example, when fsspec changes a set, it removes the identifier from ``.zmetadata``, but
-        leaves it in some of the record files.
+        Identifier that every file must contain; see `SET_ID`. None for a set that another program
+        wrote or changed. Identifiers are then ignored, and files may be missing.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from xr_nczarr.storage.keys import Listing, children_of
 from xr_nczarr.storage.store import Address
 
 ChunkSource = ReferenceTable | Generator
-"""Declares references to chunks whose keys have the same pattern."""
+"""A source of references to chunks whose keys have the same pattern."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class ReferenceSet(PickledByFields):
         Mapping from keys to references, in document order. It contains all references that are not
         in `chunks`.
     chunks
-        Mapping from the key pattern of an array to the sources of references to its chunks. At most
-        one of them is a table, which comes first.
+        The sources of references to chunks, by key pattern. Each pattern has at most one table,
+        which comes first.
     """
 
     entries: Mapping[str, Entry]
@@ -68,10 +68,7 @@ class ReferenceSet(PickledByFields):
     def check_missing(self, key: str) -> None:
         """Check that a chunk is really missing, rather than declared under a malformed key.
 
-        `key` is the key of a chunk, and the set does not declare it. For small arrays in GRIB
-        files, kerchunk stores the only chunk inline under the key ``0``, even if the array has
-        several dimensions. If this chunk were considered missing, the whole array would be read as
-        fill values.
+        `key` is the key of a chunk that the set does not declare.
 
         Raises
         ------
@@ -79,6 +76,9 @@ class ReferenceSet(PickledByFields):
             If the set declares chunks of the same array, but only under keys that contain more or
             fewer indices than `key`.
         """
+        # For small arrays in GRIB files, kerchunk stores the only chunk inline under the key "0",
+        # even if the array has several dimensions. If this chunk were considered missing, the whole
+        # array would be read as fill values.
         prefix = key[: key.rfind("/") + 1]
         ranks = self._ranks.get(prefix)
         if ranks is None or not key[len(prefix) : len(prefix) + 1].isdigit():
@@ -122,8 +122,8 @@ class ReferenceSet(PickledByFields):
     def names(self, prefix: str = "") -> Listing:
         """Return the sorted names directly under `prefix`.
 
-        Chunks that are not in `entries` are omitted, because there may be very many of them, and
-        they are not needed to find groups and arrays.
+        Chunks that are not in `entries` are omitted. There may be very many of them, and they are
+        not needed to find groups and arrays.
         """
         return children_of(self._sorted_keys, prefix)
 
@@ -137,8 +137,8 @@ class ReferenceSet(PickledByFields):
     def urls(self, limit: int) -> set[str]:
         """Return a sample of the URLs in the references.
 
-        The sample is taken from `entries`, from each table, and from each of the first `limit`
-        generators. Each of these sources contributes at most `limit` URLs.
+        The sample contains at most `limit` URLs from `entries`, from each table, and from each of
+        the first `limit` generators.
         """
         tables = (item.urls[:limit] for item in self.sources if isinstance(item, ReferenceTable))
         generators = islice((item for item in self.sources if isinstance(item, Generator)), limit)
@@ -177,10 +177,7 @@ class ReferenceSet(PickledByFields):
         return chain.from_iterable(self.chunks.values())
 
     def chunk_counts(self) -> Counter[str]:
-        """Count the references to the chunks of each array.
-
-        Return a counter that maps the prefix of an array's chunk keys to the number of references.
-        """
+        """Return the number of references to chunks, by the prefix of the chunk keys."""
         counts: Counter[str] = Counter()
         for key in self.entries:
             if not is_metadata(key):
@@ -196,15 +193,10 @@ class ReferenceSet(PickledByFields):
 
     @cached_property
     def _ranks(self) -> dict[str, set[int]]:
-        """Mapping from the prefix of each array's chunk keys to the ranks of these keys.
-
-        The rank of a chunk key is the count of numbers in its chunk index. Normally, all chunk keys
-        of an array have the same rank. Chunk keys that use slashes as the separator are omitted,
-        because their prefixes cannot always be determined.
-        """
+        """The numbers of indices in the chunk keys of each array, by the prefix of these keys."""
         splits = filter(None, map(split_chunk_key, self.entries))
         ranks: dict[str, set[int]] = {}
         for pattern in (*(split[0] for split in splits), *self.chunks):
-            if pattern.separator == ".":
+            if pattern.separator == ".":  # with "/", the prefix cannot always be determined
                 ranks.setdefault(pattern.prefix, set()).add(pattern.rank)
         return ranks

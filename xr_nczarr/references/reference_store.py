@@ -44,11 +44,10 @@ If a set is larger, it is not pickled, and the receiving process reads the docum
 
 
 class _TargetRange(NamedTuple):
-    """The byte range of a file (the target) to which a request for `key` is redirected.
+    """The byte range of a target that contains the requested bytes of `key`.
 
-    The target is stored at `path` in `store`, and its URL is `url`. The range is `length` bytes
-    long and begins at offset `start`. A negative start counts from the end of the target. If
-    `length` is None, the range is the whole target.
+    A negative `start` counts from the end of the target. If `length` is None, the range is the
+    whole target.
     """
 
     key: str
@@ -116,10 +115,7 @@ class ReferenceStore(Store):
 
     @cached_property
     def _pickles_set(self) -> bool:
-        """Whether the reference set itself is pickled, instead of the location of its document.
-
-        This is the case if the set is small or has no document.
-        """
+        """Whether to pickle the reference set itself, rather than the location of its document."""
         return self.document is None or (
             self._references is not None
             and len(pickle.dumps(self._references)) <= _MAX_PICKLED_BYTES
@@ -127,21 +123,16 @@ class ReferenceStore(Store):
 
     @cached_property
     def remote(self) -> bool:
-        """Whether the document, or any of the first few targets, is remote.
-
-        If the document is remote, the targets are not examined, because reading their URLs from
-        parquet files would require requests.
-        """
+        """Whether the document, or any of the first few targets, is remote."""
         if local_path(self.targets.document) is None:
-            return True
+            return True  # reading the URLs of targets from parquet files would require requests
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
 
     def narrowed(self, keys: ChunkKeys) -> ReferenceStore:
         """Return a store for the chunks of one array.
 
         The reference set of the new store contains all references to these chunks, and omits most
-        other references. It is therefore often small enough to be pickled. Other processes then do
-        not have to read the reference document.
+        other references. It is therefore often small enough to be pickled.
         """
         prefix = keys.scalar[: keys.scalar.rfind("/") + 1]
         return self._with(self.references.subset(prefix))
@@ -174,8 +165,7 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        If possible, the chunks are looked up together, which is faster than looking them up one by
-        one. This is possible only if all of their references are in a single `ReferenceTable`, and
+        Many chunks are read fastest if all of their references are in one `ReferenceTable`, and
         are byte ranges of files in one local store.
         """
         fetched = self._fetch_together(keys, chunks) if type(keys) is ChunkKeys else None
@@ -186,9 +176,7 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None] | None:
         """Look up chunks together, and return an iterator over their encoded bytes.
 
-        Return None if the chunks must be looked up one by one. This is the case if there are only a
-        few chunks, if the requirements in `fetch_chunks` are not met, or if `fetch` would raise an
-        error for one of the chunks.
+        Return None if the chunks must be looked up one by one.
         """
         if len(chunks) < _MIN_CHUNKS or self.remote:
             return None
@@ -214,11 +202,7 @@ class ReferenceStore(Store):
     def _with_fallback(
         self, parts: Iterator[Bytes | None], keys: ChunkKeys, chunks: Sequence[tuple[int, ...]]
     ) -> Iterator[Bytes | None]:
-        """Yield the items of `parts`, which are the encoded bytes of `chunks`.
-
-        If `parts` fails to provide a chunk, `fetch` is called to read this chunk and all chunks
-        after it. If `fetch` also fails, its error message contains the key of the chunk.
-        """
+        """Yield the encoded bytes of `chunks` from `parts`, or from `fetch` after `parts` fails."""
         count = 0
         with suppress(NczarrError):
             for data in parts:
@@ -226,7 +210,7 @@ class ReferenceStore(Store):
                     break
                 yield data
                 count += 1
-        if count < len(chunks):
+        if count < len(chunks):  # if `fetch` fails too, its error contains the key of the chunk
             yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
@@ -319,11 +303,9 @@ class ReferenceStore(Store):
     def _locate(
         self, wanted: ByteRange, resolve: Callable[[str], tuple[str, Store, str]]
     ) -> Bytes | _TargetRange | None:
-        """Determine where the wanted bytes of an object are stored.
+        """Return the wanted bytes if they are inline, and otherwise their byte range in a target.
 
-        Return the bytes themselves if they are inline, or their byte range in a target. Return None
-        if the set does not declare the object. `resolve` is `_resolve_target`, possibly with a
-        cache.
+        Return None if the set does not declare the object.
         """
         key, start, length = wanted
         check_key(key, self.name)
@@ -343,14 +325,9 @@ class ReferenceStore(Store):
             return _TargetRange(key, *target, offset, count) if count else b""
 
     def _part(self, wanted: ByteRange, size: int) -> tuple[int, int]:
-        """Return the offset and the length in bytes of the requested part of an object.
+        """Return the offset and the length in bytes of the wanted part of an object.
 
-        `size` is the size of the whole object in bytes.
-
-        Raises
-        ------
-        LimitError
-            If the part is longer than `max_bytes`.
+        `size` is the size of the whole object in bytes. Raise LimitError if the part is too long.
         """
         if wanted.is_whole:
             first, count = 0, size
@@ -362,11 +339,7 @@ class ReferenceStore(Store):
         return first, count
 
     def _resolve_target(self, text: str) -> tuple[str, Store, str]:
-        """Resolve the URL of a target.
-
-        Return the absolute URL, the store that contains the target, and the key of the target in
-        that store.
-        """
+        """Return a target's absolute URL, the store that contains it, and its key in that store."""
         url = self.targets.url(text)
         place, key = self.targets.locate(url)
         if place not in self._stores:
@@ -376,8 +349,7 @@ class ReferenceStore(Store):
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
         """Yield the bytes of each of the `pieces`, in order.
 
-        All pieces must be in one store. Either all of them must be whole objects, or all of them
-        must be byte ranges.
+        All pieces must be in one store. They must be either all whole objects, or all byte ranges.
         """
         store = pieces[0].store
         if pieces[0].length is None:
@@ -415,8 +387,5 @@ class ReferenceStore(Store):
 
 
 def _declared_size(reference: Reference) -> int | None:
-    """Return the size in bytes that a reference declares.
-
-    Return None for a reference to a whole object.
-    """
+    """Return the size of an object in bytes, or None for a reference to a whole object."""
     return reference.length if isinstance(reference, Address) else len(reference)

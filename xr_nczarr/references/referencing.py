@@ -110,11 +110,12 @@ def write(
         parquet files is written. Otherwise, a JSON document (version 1) is written. If the target
         ends in ``.json.gz``, ``.json.zst`` or ``.json.zstd``, the document is compressed.
 
-        An existing set is replaced. On a local disk, the replacement is atomic. Elsewhere, if the
-        existing set is a directory of parquet files, its metadata document is removed first. Old
-        parquet files that the new set does not overwrite remain in the directory. A dataset that
-        was opened from the old set may later need a parquet file that has been replaced. If this
-        function also wrote the old set, the dataset then raises a `ReferenceSetError`.
+        An existing set is replaced. On a local disk, the replacement is atomic. In a remote
+        directory of parquet files, the old metadata document is removed first. Old parquet files
+        that the new set does not overwrite remain there.
+
+        A dataset may still be open from the old set. If this function wrote the old set, reading a
+        replaced parquet file raises a `ReferenceSetError`.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
@@ -186,13 +187,7 @@ def write(
 
 
 def _open_source(location: Location, access: Access) -> Store:
-    """Open the store to which the new reference set will refer.
-
-    Raises
-    ------
-    UnsupportedError
-        If the location is a group inside a store.
-    """
+    """Open the store to which the new reference set will refer."""
     if location.group:
         raise UnsupportedError(
             f"the source must be a store, not the group {quote(location.group)!r}",
@@ -207,14 +202,9 @@ def _open_source(location: Location, access: Access) -> Store:
 
 
 def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) -> None:
-    """Write a JSON document under the key `name`, replacing any existing reference document.
+    """Write a JSON document, compressed if `name` ends in a suffix such as ``.json.gz``.
 
-    If `name` ends in a suffix such as ``.json.gz``, the document is compressed.
-
-    Raises
-    ------
-    ConflictError
-        If `name` is the key of an existing object that is neither a reference document nor empty.
+    Raise ConflictError if `name` exists, and is neither a reference document nor empty.
     """
     if _is_other_document(folder, name):
         raise _another_kind(f"{folder.name}/{name}")
@@ -225,11 +215,7 @@ def _put_document(folder: LocalStore | RemoteStore, name: str, document: bytes) 
 
 
 def _is_other_document(folder: LocalStore | RemoteStore, name: str) -> bool:
-    """Return whether an object exists and is neither a reference document nor empty.
-
-    An object that is too large to be a reference document is not read. The function then returns
-    True.
-    """
+    """Return whether an object exists and is neither a reference document nor empty."""
     size = folder.size(name)
     if not size:
         return False
@@ -250,10 +236,7 @@ def _another_kind(place: str) -> ConflictError:
 def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, bytes]]) -> None:
     """Write a directory of parquet files, replacing any existing reference set in it.
 
-    A local directory is replaced atomically. In a remote directory, the metadata document of the
-    existing set is removed first, and the metadata document of the new set is written last. A set
-    therefore never mixes old and new files. If writing fails, the files written so far are deleted
-    if possible.
+    Raise ConflictError if the directory exists, and is not a reference set.
     """
     if isinstance(folder, LocalStore):
         if os.path.lexists(folder.root) and record_document(folder) is None:
@@ -269,6 +252,8 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
         return
     if _has_other_objects(folder):
         raise _another_kind(folder.name)
+    # Remove the old metadata document first, and write the new one last, so that a set never mixes
+    # old and new files.
     rendered = list(items)  # may fail, so do this before removing anything
     folder.delete(".zmetadata")
     written: list[str] = []
@@ -284,28 +269,20 @@ def _put_directory(folder: LocalStore | RemoteStore, items: Iterable[tuple[str, 
 
 
 def _has_other_objects(folder: RemoteStore) -> bool:
-    """Return whether a remote directory contains objects, but no reference set.
-
-    Record files are ignored, because an interrupted write can leave them behind. If the server does
-    not allow listing, return whether there is a ``.zmetadata`` that does not belong to a reference
-    set. For example, it may belong to a Zarr store.
-    """
+    """Return whether a remote directory contains objects, but no reference set."""
     if record_document(folder) is not None:
         return False
     try:
+        # An interrupted write can leave record files behind.
         return not all(map(_RECORD_FILE.fullmatch, folder.list_keys()))
     except AccessDeniedError:  # the server does not allow listing, so look only at the document
         return folder.size(".zmetadata") is not None
 
 
 def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tuple[str, Reference]]:
-    """Yield each key in a store, with a reference to its object.
+    """Yield each key in a store, with its bytes or an address that other programs can read.
 
-    An object is stored inline if it is metadata, if it is smaller than `inline_below` bytes, or if
-    other programs cannot read it. For example, they cannot read objects in memory.
-
-    If the store is itself a reference set, its references are kept, with absolute URLs. However,
-    byte ranges smaller than `inline_below` bytes are stored inline.
+    Objects smaller than `inline_below` bytes are yielded as bytes if their size is known.
     """
     if isinstance(store, ReferenceStore):
         for key, reference in store.references.items():
@@ -326,10 +303,7 @@ def _references(store: Store, inline_below: int, limits: Limits) -> Iterator[tup
 
 
 def _all_keys(store: Store, limits: Limits) -> Iterator[str]:
-    """Yield the keys of all objects in a store.
-
-    If the store cannot be listed, its metadata is read to determine the keys, subject to `limits`.
-    """
+    """Yield the keys of all objects in a store, even if the store cannot be listed."""
     keys = store.list_keys()
     try:
         first = [*islice(keys, 1)]

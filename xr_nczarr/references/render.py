@@ -92,8 +92,7 @@ def collect_references(pairs: Iterable[tuple[str, Reference]]) -> ReferenceSet:
 def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> ReferenceSet:
     """Copy a reference set, converting its Zarr v2 metadata for kerchunk and VirtualiZarr.
 
-    The references to chunks stay the same. The metadata changes as follows, so that these two
-    programs understand it:
+    The references to chunks stay the same. The metadata changes as follows:
 
     - The compressor becomes the last filter, as in kerchunk's own sets. VirtualiZarr before 2.8
       supports only this form.
@@ -101,8 +100,7 @@ def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> Refer
       netCDF-C writes as strings become integers. If the element size of the shuffle codec is 0, the
       actual element size is written instead.
     - A floating-point `_FillValue` is encoded as xarray encodes it in Zarr v3, because VirtualiZarr
-      converts the set to v3. Programs that read v2 directly ignore the `_FillValue` attribute, and
-      use the fill value in the array metadata.
+      converts the set to v3. Programs that read v2 directly ignore this attribute.
 
     Consolidated metadata changes in the same way. Metadata that cannot be parsed stays unchanged,
     and so do attributes that are not valid JSON. `limits` contains the maximum size of each
@@ -130,10 +128,7 @@ def portable(references: ReferenceSet, limits: Limits = DEFAULT_LIMITS) -> Refer
 
 
 def _encoded_fill(attributes: str) -> str | None:
-    """Return the numeric `_FillValue` in JSON attributes as a Base64-encoded double.
-
-    Return None if the attributes have no numeric `_FillValue`.
-    """
+    """Return the numeric `_FillValue` in JSON attributes as a Base64-encoded double, or None."""
     try:
         value = parse_members(attributes).get("_FillValue")
     except ReferenceSetError:
@@ -148,16 +143,15 @@ def _encoded_fill(attributes: str) -> str | None:
 def _with_changes(
     entries: Mapping[str, Any], changes: Mapping[str, Mapping[str, Json]], limits: Limits
 ) -> dict[str, Any]:
-    """Return a copy of `entries` in which some members of metadata documents have new values.
+    """Return a copy of `entries` with changes to documents and their consolidated copies.
 
-    `changes` maps the key of each document to its changed members, with their new values. If
-    consolidated metadata contains a copy of the document, the copy changes in the same way. All
-    other members are kept verbatim, because readers rely on their exact text to recognize
-    netCDF-C's character attributes.
+    `changes` maps the key of each document to the new values of its members.
     """
     changed = dict(entries)
     for key, members in changes.items():
         document = Document(key, entries[key], limits=limits)
+        # Other members keep their exact text, by which readers recognize netCDF-C's character
+        # attributes.
         changed[key] = edited(document, {(name,): members[name] for name in members}).decode()
     text = entries.get(_CONSOLIDATED)
     if changes and isinstance(text, str):
@@ -187,11 +181,7 @@ def _escaped(text: str) -> str:
 
 
 def _generators(table: ReferenceTable) -> list[Json]:
-    """Return generators (elements of ``gen``) that declare all references of a table.
-
-    Each generator declares the chunks in a slice of the chunk grid along the array's first
-    dimension. Either these chunks are evenly spaced in one file, or each chunk is a separate
-    object whose URL ends in the chunk key.
+    """Return elements of ``gen`` that declare all references of a table.
 
     Return an empty list if the chunks are too irregular, or if some of them have no reference.
     """
@@ -207,6 +197,7 @@ def _generators(table: ReferenceTable) -> list[Json]:
         urls = np.zeros_like(offsets)
     if (lengths != lengths[:, :1]).any() or (urls != urls[:, :1]).any():
         return []
+    # Each generator declares the chunks in a slice of the grid along the first dimension.
     distances = offsets - offsets[:, :1]
     alike = (lengths[1:, 0] == lengths[:-1, 0]) & (urls[1:, 0] == urls[:-1, 0])
     alike &= (distances[1:] == distances[:-1]).all(axis=1)
@@ -230,19 +221,11 @@ def _generators(table: ReferenceTable) -> list[Json]:
 def _generator(
     table: ReferenceTable, start: int, stop: int, strides: tuple[int, ...], url_prefix: str | None
 ) -> dict[str, Json]:
-    """Return the generator (an element of ``gen``) for a slice of an array's chunk grid.
+    """Return the element of ``gen`` for chunks `start` to `stop` along the first dimension.
 
-    Parameters
-    ----------
-    table
-        The references to all chunks of the array.
-    start, stop
-        Range of the chunk indices along the first dimension.
-    strides
-        Distance in bytes between neighboring chunks along each dimension. If each chunk is a whole
-        object, all distances are 0.
-    url_prefix
-        The text that precedes the chunk key in each URL, or None if all chunks are in one file.
+    `strides` contains the distance in bytes between neighboring chunks along each dimension. If
+    `url_prefix` is None, all chunks are in one file. Otherwise, each URL is `url_prefix` followed
+    by the chunk key.
     """
     pattern = table.pattern
     first = table.reference(start * (table.key_count // table.shape[0]))
@@ -266,10 +249,9 @@ def _generator(
 
 
 def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the distance in bytes between neighboring chunks along each dimension.
+    """Return the distance between neighboring chunks along each dimension, or None if it varies.
 
-    Return None if the spacing along a dimension varies. `distances` contains the distance in bytes
-    of each chunk from the first chunk, in C order.
+    `distances` contains the distance of each chunk from the first chunk, in C order.
     """
     grid = distances.reshape(shape)
     strides = []
@@ -282,10 +264,7 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
 
 
 def _common_url_prefix(table: ReferenceTable) -> str | None:
-    """Return the text that precedes the chunk key in every URL of a table.
-
-    Return None if a URL does not end in the chunk key, or if the text before the chunk key varies.
-    """
+    """Return the text before the chunk key in every URL, or None if there is no such text."""
     url_prefix: str | None = None
     for key, (url, *_) in table.items() if len(table.urls) == table.key_count else ():
         if url_prefix is None and url.endswith(key):

@@ -46,8 +46,8 @@ class ReferenceOptions:
         See `parse_references`.
     allow
         URL prefixes or paths to which a remote set may refer, in addition to its own host or
-        bucket. A protocol that does more than transfer bytes, for example one that runs code, is
-        allowed only for these prefixes and paths, even if the set is local.
+        bucket. Protocols that do more than transfer bytes, such as protocols that run code, are
+        allowed only for these prefixes and paths. This also applies to local sets.
     by_location
         Mapping of URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options or
         fsspec filesystems. It includes the filesystems in fsspec's ``fs`` option.
@@ -190,8 +190,8 @@ class ReferenceOptions:
 
         The options are chosen as follows:
 
-        - If `folder` is a chained URL, return the caller's options for the document, together with
-          a mapping from protocols and URL prefixes to their options.
+        - If `folder` is a chained URL, return the caller's options for the document. Also include
+          the options for each protocol and URL prefix, under the protocol or prefix as the key.
         - Otherwise, if the caller passed options for the document, return only these options.
         - Otherwise, return the options for the longest URL prefix that matches `folder`. If there
           is no matching prefix, return an empty dict.
@@ -210,10 +210,10 @@ class ReferenceOptions:
 
 
 def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
-    """Parse fsspec's `fs` option: a filesystem, or a mapping from protocols to filesystems.
+    """Parse fsspec's `fs` option into filesystems (or their options) and a default protocol.
 
-    A value in the mapping can also be a dict of filesystem options. Return two values: the mapping,
-    and the protocol for URLs without one. The protocol is None if `fs` does not determine it.
+    The result maps protocols to filesystems. The default protocol applies to URLs without a
+    protocol, and is None if `fs` does not determine it.
     """
     if fs is None:
         return {}, None
@@ -238,14 +238,11 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _by_prefix(options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return a copy of `options` in which every key is a URL prefix.
-
-    A key that is a protocol is replaced with the URL prefixes of that protocol. For example,
-    ``"s3"`` becomes the two keys ``"s3://"`` and ``"s3a://"``. All other keys are kept.
-    """
+    """Return a copy of `options` in which each protocol is replaced with its URL prefixes."""
     prefixes: dict[str, Mapping[str, Any]] = {}
     for name, value in options.items():
         is_prefix = not name or "://" in name
+        # For example, "s3" becomes "s3://" and "s3a://".
         names = [name] if is_prefix else [f"{protocol}://" for protocol in protocol_names(name)]
         prefixes |= dict.fromkeys(names, value)
     return prefixes

@@ -120,10 +120,7 @@ class ReferenceTable:
         return None if row is None else self.reference(row)
 
     def row_numbers(self, indices: Sequence[Sequence[int]]) -> NDArray[Any] | None:
-        """Return the row number of each chunk in `indices`.
-
-        Return None if any of these chunks has no row.
-        """
+        """Return the row number of each chunk in `indices`, or None if any of them has no row."""
         positions = np.array(indices, np.int64).T
         if (positions >= np.array(self.shape)[:, None]).any():
             return None

@@ -69,13 +69,11 @@ class ReferenceTrust(Trust):
     origin
         URL prefix of the locations to which the set may refer:
 
-        - If the set is remote and trusted, `origin` is the scheme and host (or bucket) of the set,
-          such as ``s3://bucket``.
-        - If the set is remote and untrusted, `origin` is the folder of the set.
-        - If the set is not remote (it is local or in memory) and is untrusted, `origin` is a
-          placeholder that matches no URL.
-        - If the set is not remote and is trusted, `origin` is None. The set may then refer to
-          anything except devices, and except protocols that do more than transfer bytes.
+        - for a trusted remote set, its scheme and host (or bucket), such as ``s3://bucket``
+        - for an untrusted remote set, its folder
+        - for an untrusted set that is local or in memory, a placeholder that matches no URL
+        - for a trusted set that is local or in memory, None. The set may then refer to anything
+          except devices, and except protocols that do more than transfer bytes.
     allow
         URL prefixes and absolute paths to which the set may also refer. If the set is local and
         untrusted, they include its folder.
@@ -92,8 +90,8 @@ class ReferenceTrust(Trust):
         """Return the rules for an untrusted set.
 
         The set may refer only to locations in its own folder, and to the locations in `allow`.
-        `document` is the absolute path or the URL of the set. None means that the set is in memory,
-        and therefore has no folder.
+        `document` is the absolute path or the URL of the set. None means that the set is in memory
+        and has no folder.
         """
         if document is None:
             return ReferenceTrust("nowhere:", self.allow, untrusted=True)
@@ -109,7 +107,7 @@ class ReferenceTrust(Trust):
         Raises
         ------
         RefusedError
-            If the set may not refer to `url`. If an option can allow `url`, the message names this
+            If the set must not refer to `url`. If an option can allow `url`, the message names this
             option.
         """
         if _INVALID_CHARACTERS.search(url):
@@ -155,9 +153,9 @@ class ReferenceTrust(Trust):
     def check_redirect(self, url: str, target: str) -> None:
         """Raise RefusedError if a redirect from `url` to `target` must not be followed.
 
-        If the set is trusted, a server may redirect to itself, even from ``http`` to ``https``. Any
-        other redirect is followed only in these cases:
+        A redirect is followed only in these cases:
 
+        - The set is trusted, and the server redirects to itself, even from ``http`` to ``https``.
         - The set is trusted, it is local or in memory, and `target` is on a public host.
         - The set is remote or untrusted, and may refer directly to `target`.
         """
@@ -177,20 +175,18 @@ class ReferenceTrust(Trust):
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name is allowed to resolve to a private address.
 
-        `redirected` is whether another host redirected to `host`. For a trusted set that is local
-        or in memory, return True if `redirected` is False. For any other set, return True only for
-        the host of the set and for the hosts in `allow`.
+        `redirected` is whether another host redirected to `host`. A trusted set that is local or in
+        memory may refer to any private host, but redirects to private hosts are not followed. For
+        any other set, only its own host and the hosts in `allow` can be private.
         """
         if self.origin is None:
             return not redirected
         return host in map(host_of, (self.origin, *self.allow))
 
     def _may_resolve(self, path: str) -> bool:
-        """Return whether symbolic links in a path may be resolved before the path is checked.
-
-        On Windows, resolving a path on a network share logs in to the server of the share. A set
-        that is remote or untrusted may therefore use only shares that the caller allows.
-        """
+        """Return whether symbolic links in a path may be resolved before the path is checked."""
+        # On Windows, resolving a path on a network share logs in to the server of the share. A set
+        # that is remote or untrusted may therefore use only shares that the caller allows.
         share = os.path.splitdrive(path)[0]
         if self.origin is None or not share.startswith("//"):
             return True
@@ -231,10 +227,7 @@ def _server(url: str) -> str:
 
 
 class _WholePaths(FsspecClient):
-    """A client whose keys are complete paths in a filesystem, or complete chained URLs.
-
-    One client can therefore read all targets that share a protocol and options.
-    """
+    """A client whose keys are complete paths in a filesystem, or complete chained URLs."""
 
     def path(self, key: str) -> str:
         return self.root + self.query if "::" in key else key
@@ -254,8 +247,8 @@ class Targets:
         Protocol for URLs without one. If None, these URLs are relative to the document.
     options
         (prefix, options) pairs, sorted from the longest prefix to the shortest. The first pair
-        whose prefix matches a URL contains the options for that URL, either as a mapping of storage
-        options or as an fsspec filesystem. An empty prefix matches all remote targets.
+        whose prefix matches a URL applies to that URL. Its options are a mapping of storage options
+        or an fsspec filesystem. An empty prefix matches all remote targets.
     retry
         When and how often failed requests are retried.
     max_object_bytes

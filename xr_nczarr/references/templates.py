@@ -86,28 +86,13 @@ The filtered value does not count as an argument.
 
 
 class _Scope(NamedTuple):
-    """The names that an expression may use: dimensions and the arguments of a template call.
+    """The names that an expression may use, and limits on its size."""
 
-    Attributes
-    ----------
-    names
-        Mapping from each name to its meaning. A dimension is a `DimensionValue`. An argument is a
-        pair: its syntax node, and the scope that contains the template call. Names that the
-        argument uses are looked up in that scope.
-    budget
-        Iterator that limits the number of syntax nodes in a template. Compiling a node consumes one
-        item. If no items are left, the template has too many nodes. All scopes of a template share
-        the same iterator.
-    within
-        Names of the templates that are being inlined, outermost first.
-    depth
-        Nesting depth of the expression.
-    """
-
+    # An argument of a template call is its syntax node, and the scope in which to evaluate it.
     names: Mapping[str, DimensionValue | tuple[Any, _Scope]]
-    budget: Iterator[int]
-    within: tuple[str, ...] = ()
-    depth: int = 0
+    budget: Iterator[int]  # one item for each syntax node that the template may still contain
+    within: tuple[str, ...] = ()  # the templates that are being inlined, outermost first
+    depth: int = 0  # nesting depth of the expression
 
 
 class Templates:
@@ -226,12 +211,7 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile the template `name`, so that it can be inlined in an expression that uses it.
-
-        `scope` is the scope of the expression that uses the template. If this expression is a call,
-        such as ``{{name(x=1)}}``, `arguments` contains the arguments of the call. Otherwise, the
-        expression is only the name, and `arguments` is empty.
-        """
+        """Compile the template `name` for use in `scope`, with the arguments of its call."""
         if name not in self._texts:
             raise ReferenceSetError(
                 f"a template uses {quote(name)}, which is neither a dimension nor a template"
@@ -249,10 +229,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _parse(text: str) -> list[Any]:
-    """Parse a template into nodes of jinja2's syntax tree.
-
-    The rendered text is the concatenation of the nodes' values.
-    """
+    """Return the nodes of jinja2's syntax tree whose values a template prints, in order."""
     if len(text) > MAX_TEXT:
         raise LimitError(f"a template is longer than {MAX_TEXT:,} characters")
     import jinja2
@@ -274,10 +251,7 @@ def _parse(text: str) -> list[Any]:
 def _operation(node: Any) -> tuple[Callable[..., Any], list[Any]]:
     """Return the function that a syntax node represents, together with its operand nodes.
 
-    Raises
-    ------
-    RefusedError
-        If the node is outside the safe subset of jinja2.
+    Raise RefusedError if the node is outside the safe subset of jinja2.
     """
     kind = type(node).__name__
     if kind in _OPERATIONS:
