@@ -1,7 +1,8 @@
 """Parse and edit the JSON documents of a store, and check the types and ranges of their members.
 
-A failed check raises a MetadataError that names the member. `Format.parse_node` adds the key of the
-document to the error.
+A failed check raises a MetadataError that names the `place` of the value in its document. If the
+`place` is None, the value is the whole document. `Format.parse_node` adds the key of the document
+to the error.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class Document:
     def content(self) -> Hashable:
         """A hashable object that can serve as the key of a cache of parsed documents.
 
-        Documents with equal `content` have equal values. If this document is a member of another
-        document, `content` is computed by `cache_key_of`. Otherwise, it is the stored data.
+        Documents with equal `content` have equal values. The stored data is used, unless this
+        document is a member of another document.
         """
         return self._data
 
@@ -228,14 +229,14 @@ def cache_key_of(value: Json) -> Hashable:
 
     Values with equal keys are equal, and have the same types at every level of nesting. Equal
     values can have different keys, for example if two equal objects list their members in a
-    different order. The output of `render_json` could also serve as a key, but computing it takes
-    ten times as long.
+    different order.
 
     Raises
     ------
     MetadataError
         If the value is nested too deeply.
     """
+    # `render_json` takes ten times as long.
     try:
         return marshal.dumps(value, 2)  # in later marshal versions, bytes depend on object identity
     except ValueError as error:  # more than 2,000 levels, which a large ``max_depth`` allows
@@ -243,20 +244,14 @@ def cache_key_of(value: Json) -> Hashable:
 
 
 def read_object(value: Json, place: str | None) -> dict[str, Json]:
-    """Return `value` if it is a JSON object, or raise a MetadataError that names `place`.
-
-    `place` is the location of `value` in its document, or None if `value` is the whole document.
-    """
+    """Return `value` if it is a JSON object, or raise a MetadataError that names `place`."""
     if not isinstance(value, dict):
         raise unexpected(value, "an object", place)
     return value
 
 
 def read_list(value: Json, place: str | None) -> list[Json]:
-    """Return `value` if it is a list, or raise a MetadataError that names `place`.
-
-    `place` is the location of `value` in its document, or None if `value` is the whole document.
-    """
+    """Return `value` if it is a list, or raise a MetadataError that names `place`."""
     if not isinstance(value, list):
         raise unexpected(value, "a list", place)
     return value
@@ -265,8 +260,7 @@ def read_list(value: Json, place: str | None) -> list[Json]:
 def read_text(value: Json, place: str | None, choices: Collection[str] = ()) -> str:
     """Return `value` if it is a string, or raise a MetadataError that names `place`.
 
-    If `choices` is not empty, the string must be one of them. `place` is the location of `value` in
-    its document, or None if `value` is the whole document.
+    If `choices` is not empty, the string must be one of them.
     """
     if not isinstance(value, str) or (choices and value not in choices):
         raise unexpected(value, " or ".join(f'"{text}"' for text in choices) or "a string", place)
@@ -277,7 +271,6 @@ def read_integer(value: Json, place: str | None, *, least: int = 0) -> int:
     """Return `value` if it is an integer, or raise a MetadataError that names `place`.
 
     The integer must be in the range from `least` to 2**63 - 1. Floats and booleans are rejected.
-    `place` is the location of `value` in its document, or None if `value` is the whole document.
     """
     if type(value) is not int or not least <= value < 2**63:
         raise unexpected(value, f"an integer from {least} to 2**63 - 1", place)
@@ -288,8 +281,7 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
     """Convert a JSON list of lengths to a shape, or raise a MetadataError that names `place`.
 
     The list may contain at most 64 integers, each of which must be at least `least`. The product of
-    the nonzero lengths must be below 2**63. `place` is the location of `value` in its document, or
-    None if `value` is the whole document.
+    the nonzero lengths must be below 2**63.
     """
     if len(read_list(value, place)) > MAX_DIMENSIONS:
         raise MetadataError(
@@ -302,11 +294,9 @@ def read_lengths(value: Json, place: str | None, *, least: int = 0) -> tuple[int
 
 
 def read_chunk_shape(value: Json, place: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Parse the chunk shape of an array.
+    """Parse the chunk shape of an array with the given `shape`.
 
-    `shape` is the shape of the array. A chunk length of zero is allowed only along a dimension of
-    length zero, and is replaced with 1. `place` is the location of `value` in its document, for
-    error messages.
+    A chunk length of zero is allowed only along a dimension of length zero, and is replaced with 1.
 
     Raises
     ------
@@ -344,7 +334,7 @@ def without(members: Mapping[str, Json], known: Collection[str]) -> dict[str, Js
 def required(members: Mapping[str, Json], name: str, place: str | None = None) -> Json:
     """Return a member of a JSON object, or raise MetadataError if the member is missing.
 
-    `place` is the object's location in its document, or None if the object is the whole document.
+    `place` is the location of the object, not of the member.
     """
     if name not in members:
         place = name if place is None else f"{place}.{name}"
@@ -363,7 +353,7 @@ def split_consolidated(
     holder
         The object whose ``metadata`` member contains the documents.
     place
-        The location of this object in the consolidated metadata. None if it is the whole document.
+        The location of `holder` in the consolidated metadata. None if it is the whole document.
     groups
         Suffix of the keys of groups.
     suffix
@@ -372,8 +362,8 @@ def split_consolidated(
     Raises
     ------
     MetadataError
-        If there is no such member, if it is not an object, or if a key could lead outside the store
-        because one of its segments is empty, ``.`` or ``..``.
+        If the ``metadata`` member is missing or not an object. Also if a segment of a key is empty,
+        ``.`` or ``..``, because such a key could lead outside the store.
     """
     inner = "metadata" if place is None else f"{place}.metadata"
     listed = read_object(required(holder.value, "metadata", place), inner)

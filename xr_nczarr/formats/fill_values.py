@@ -46,9 +46,8 @@ def parse_v2_fill_value(
 ) -> Any:
     """Parse a Zarr v1 or v2 fill value into a scalar. Return None if the fill value is null.
 
-    `type_name` is the data type in the document. It shows whether one-byte items are netCDF
-    characters or byte strings. netCDF-C writes the fill values of characters as plain text. A
-    variable-length fill value is returned as bytes if `binary` is True, and as a string otherwise.
+    `type_name` is the data type in the document, which distinguishes netCDF characters from byte
+    strings. If `binary` is True, variable-length items are bytes. Otherwise, they are strings.
     """
     kind, character = dtype.kind, type_name in CHARACTERS
     # netCDF-C 4.8.0 writes a single-item list.
@@ -75,8 +74,7 @@ def parse_fill_value(
     Variable-length items are strings if `text` is True, and bytes otherwise.
 
     Some notations, such as Base64, encode the bytes of the fill value. `bytes_dtype` is the dtype
-    of these bytes, which also determines their byte order. By default, they are little-endian, as
-    Zarr v3 prescribes, regardless of the byte order that the codecs use.
+    of these bytes. By default, it is `dtype` in little-endian byte order, as Zarr v3 prescribes.
     """
     if value is None:
         return None
@@ -136,7 +134,7 @@ def _parse_bytes(value: Json | bytes) -> bytes:
 def _parse_bits(value: Json, size: int) -> bytes | None:
     """Parse ``"0x…"`` or ``"0b…"`` into `size` bytes, with the most significant byte first.
 
-    Return None if the value has a different form, or if its number of digits does not match `size`.
+    Return None if the value has a different form, or a different number of digits.
     """
     if not isinstance(value, str) or not _BITS.fullmatch(value):
         return None
@@ -184,8 +182,8 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: Json = None) -> Json:
     """Render a scalar as a Zarr v1 or v2 ``fill_value``. None becomes null.
 
-    `type_name` is the data type in the document. It shows whether a one-byte item is a netCDF
-    character. ASCII characters are written as plain text, and all other byte strings as Base64.
+    Byte strings are written as Base64, except ASCII characters of the netCDF char type. `type_name`
+    is the data type in the document, which identifies this type.
     """
     if type_name in CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()
@@ -216,8 +214,8 @@ def render_fill_value(value: Any, dtype: DType, data_type: Json = None) -> Json:
 def _rendered(value: Any, dtype: DType, *, exact: bool = False) -> Json:
     """Render a scalar as JSON.
 
-    By default, every NaN becomes ``"NaN"``. If `exact` is True, a NaN whose bits differ from
-    ``np.nan`` becomes ``"0x…"`` instead.
+    If `exact` is True, a NaN whose bits differ from ``np.nan`` becomes ``"0x…"`` instead of
+    ``"NaN"``.
     """
     if dtype.kind == "O":
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value

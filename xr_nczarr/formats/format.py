@@ -80,8 +80,7 @@ class Format(ABC):
     consolidated_by_default
         Whether new stores get consolidated metadata by default.
     is_rare
-        Whether this version is rare. A store is checked for rare versions only after it has turned
-        out not to have a common version.
+        Whether a store is checked for this version only after all common versions.
     has_groups
         Whether groups have documents of their own.
     implies_groups
@@ -150,8 +149,8 @@ class Format(ABC):
     def locate(self, change: Change) -> tuple[str, tuple[str, ...]]:
         """Return the location of the changed member in the stored documents.
 
-        The location consists of two items: the key of the document that contains the member, and
-        the sequence of nested names that leads to it.
+        The location is the key of the document that contains the member, and the sequence of nested
+        names that leads to the member.
         """
         node, member = change.node, change.member
         if change.holder == "sidecars":
@@ -201,9 +200,9 @@ class Format(ABC):
     ) -> Format:
         """Return the variant of this format that a store uses, based on its root documents.
 
-        The draft of Zarr v3 exists in two variants, whereas every other version has only one. If
-        `data_type_fallback` is True, the returned variant reads an unknown data type as the
-        fallback type that the array declares. Only the draft of Zarr v3 defines fallback types.
+        Only the draft of Zarr v3 has several variants. If `data_type_fallback` is True, the
+        returned variant of the draft reads an unknown data type as the fallback type that the array
+        declares.
         """
         return self
 
@@ -217,9 +216,10 @@ class Format(ABC):
     ) -> Node | None:
         """Parse the node at `path`, or return None if `documents` contains no such node.
 
-        If a document is invalid, return a BrokenNode instead of raising an error. `parsed` is a
-        cache of arrays, keyed by the content of their documents. It saves time if many arrays have
-        equal documents. Newly parsed arrays are added to this cache.
+        If the version has implied groups, return a group instead of None. If a document is invalid,
+        return a BrokenNode instead of raising an error. `parsed` is a cache of arrays, keyed by the
+        content of their documents. It saves time if many arrays have equal documents. Newly parsed
+        arrays are added to this cache.
         """
         kind: NodeKind = "array"
         document = documents.get(self.document_key(path, kind))
@@ -245,8 +245,8 @@ class Format(ABC):
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
         """Parse the array or group that `parsing` describes.
 
-        Each field is recorded in `parsing.fields` as soon as it is parsed, so that it is not lost
-        if a later field is invalid.
+        Record each field in `parsing.fields` as soon as it is parsed, in case a later field is
+        invalid.
         """
 
     def render_node(self, node: Node) -> dict[str, bytes]:
@@ -267,11 +267,7 @@ class Format(ABC):
         return {key: render_json(value) for key, value in self._render(node).items()}
 
     def _check_features(self, node: ArrayNode) -> None:
-        """Raise UnsupportedError if an array has a feature that this Zarr version does not support.
-
-        The features checked are shards, rectilinear chunk grids, and the encoding and separator of
-        chunk keys.
-        """
+        """Raise UnsupportedError if this Zarr version does not support a feature of an array."""
         keys, separator = node.chunk_keys, node.chunk_keys.separator
         storable = [
             self.chunk_keys(node.path, encoding=encoding, separator=separator)
@@ -314,10 +310,7 @@ class Format(ABC):
             return self._expand_consolidated(document)
 
     def _expand_consolidated(self, document: Document) -> dict[str, Document] | None:
-        """Split the document with the key `consolidated_key` into a dict mapping keys to documents.
-
-        Return None if the document does not contain consolidated metadata.
-        """
+        """Return the documents in consolidated metadata by key, or None if there are none."""
         return None
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -348,17 +341,14 @@ class Hierarchy:
     nodes
         Mapping from paths to nodes. The path of the root is ``"/"``.
     zarr
-        The Zarr version of the metadata documents. It includes the variant that the store uses, for
-        example the suffix of its metadata keys.
+        The Zarr version of the metadata documents, in the variant that the store uses.
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects
-        The objects (chunks and metadata documents) that an unfinished write may have replaced. Each
-        key is mapped to the object's bytes before this write, or to None for an object that did not
-        exist. Readers use these bytes instead of the current bytes. The mapping is empty if there
-        is no unfinished write, if this write replaces no chunks, or if the objects must not be
-        restored. It is also empty if the store was opened with ``consolidated=True``, because
-        readers then skip the journal, which records unfinished writes.
+        Mapping from the keys of objects (chunks and metadata documents) to their bytes before an
+        unfinished write, or to None for an object that did not exist. Readers use these bytes
+        instead of the current bytes. The mapping is empty if no unfinished write changes chunks, if
+        the objects must not be restored, or if the store was opened with ``consolidated=True``.
     documents
         Mapping from keys to the bytes of metadata documents, or to None for a document that does
         not exist. If the store was not opened for writing, the mapping is empty.

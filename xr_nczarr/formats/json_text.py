@@ -43,8 +43,6 @@ _GAP = re.compile(r"[ \t\n\r]*[{:,]?[ \t\n\r]*")
 class StrictText:
     """A document's text after conversion to valid JSON.
 
-    Positions in the converted text can be mapped to positions in the stored text.
-
     Attributes
     ----------
     text
@@ -52,8 +50,8 @@ class StrictText:
     source
         The stored text. It differs from `text` if it contains notation that only netCDF-C accepts.
     shifts
-        The mapping from positions in `text` to positions in `source`, as (start, shift) pairs. The
-        shift is added to each position from the start up to, but not including, the next start.
+        (start, shift) pairs that map positions in `text` to positions in `source`. The shift is
+        added to each position from the start up to, but not including, the next start.
     """
 
     text: str
@@ -182,10 +180,7 @@ def _rewrite(source: str) -> StrictText:
 
 
 def _strict_token(token: str) -> str:
-    """Convert a number, word or string from netCDF-C's syntax to valid JSON.
-
-    Any other token is returned unchanged.
-    """
+    """Convert a number, word or string in netCDF-C's syntax to JSON, if possible."""
     if token[0] == '"':
         return _ESCAPE.sub(lambda escape: escape[1] or escape[0], token)
     word = token.lower()

@@ -87,8 +87,7 @@ def _parse_field(value: Json, place: str) -> tuple[str, DType, tuple[int, ...]]:
 def check_size(size: int, value: Json, place: str) -> None:
     """Check that the item size of a data type is nonzero and within the limit.
 
-    `size` is in bytes. `value` is the data type, and `place` is its location in the document. Both
-    are used only in error messages.
+    `size` is in bytes. `value` and `place` are used only in error messages.
 
     Raises
     ------
@@ -134,8 +133,7 @@ def render_data_type(dtype: DType, stored: Json = None) -> Json:
 def describes(stored: Json, dtype: DType, parse: Callable[[Json], DType]) -> bool:
     """Return whether parsing the data type `stored` with the function `parse` yields `dtype`.
 
-    Return False if `stored` cannot be parsed. For example, it can be None, or use the notation of
-    another Zarr version.
+    Return False if `stored` cannot be parsed, for example because it is None.
     """
     try:
         return parse(stored) == dtype
@@ -146,7 +144,7 @@ def describes(stored: Json, dtype: DType, parse: Callable[[Json], DType]) -> boo
 def unsupported_dtype(dtype: DType, version: str, place: str = "data_type") -> UnsupportedError:
     """Build the error for a dtype that a Zarr version does not support, such as one from ml_dtypes.
 
-    `version` is the name of the Zarr version, and `place` is the member for the data type.
+    `place` is the member that contains the data type.
     """
     return UnsupportedError(
         f"no data type of {version} can represent dtype {quote(dtype)}",

@@ -69,13 +69,7 @@ class V1(Format):
         return v2.parse_array(parsing.path, metadata, **fields)
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return the two documents of an array, or an empty dict for a group.
-
-        Raises
-        ------
-        UnsupportedError
-            If the node is a group with attributes or other metadata.
-        """
+        """Return the two documents of an array, or an empty dict for a group."""
         if isinstance(node, GroupNode):
             if node.attributes or node.members or node.sidecars:
                 raise UnsupportedError(

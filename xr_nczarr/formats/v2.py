@@ -64,11 +64,6 @@ class V2(Format):
         return not documents.keys().isdisjoint((_CONSOLIDATED, *self.node_keys(path)[:2]))
 
     def _parse(self, parsing: Parsing) -> ArrayNode | GroupNode:
-        """Parse the documents of an array or a group.
-
-        Hidden documents that Zarr v2 does not define, such as the ones that netCDF-C 4.8.0 writes,
-        become the node's `sidecars`.
-        """
         path, documents, fields = parsing.path, parsing.documents, parsing.fields
         cache_key = parsing.document.content
         array = parsing.parsed.get(cache_key) if parsing.kind == "array" else None
@@ -81,6 +76,7 @@ class V2(Format):
         if attributes is not None:
             fields["attributes"] = attributes.attributes()
         names = {key.removeprefix(key_prefix(path)): key for key in documents}
+        # Zarr v2 does not define these hidden documents, such as the ones of netCDF-C 4.8.0.
         fields["sidecars"] = {
             name: documents[key].value
             for name, key in names.items()
@@ -104,21 +100,13 @@ class V2(Format):
         return {key: members, attributes_key: dict(node.attributes), **sidecars}
 
     def _expand_consolidated(self, document: Document) -> dict[str, Document]:
-        """Split ``.zmetadata`` into a dict mapping keys to documents, in stored order.
-
-        Raises
-        ------
-        MetadataError
-            If ``.zmetadata`` is invalid, or lacks the ``zarr_consolidated_format`` member, which
-            every known writer includes.
-        """
         try:
             members = read_object(document.value, None)
         except MetadataError as error:
             error.remedy = error.remedy or _READ_EACH_NODE
             raise
         version = members.get("zarr_consolidated_format")
-        if version is None:
+        if version is None:  # every known writer includes this member
             raise MetadataError(
                 'the required member "zarr_consolidated_format" is missing, so the document is not '
                 "consolidated metadata",
@@ -132,8 +120,7 @@ class V2(Format):
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Render ``.zmetadata``, and return a dict mapping its key to its bytes.
 
-        The text of all documents that Zarr v2 defines is copied to ``.zmetadata``. Any other
-        documents are left out.
+        Documents that Zarr v2 does not define are left out.
         """
         held = (
             b"%b: %b" % (render_json(key), _checked(key, data))
@@ -147,9 +134,8 @@ class V2(Format):
 def chunk_keys(path: str, *, separator: str = "") -> ChunkKeys:
     """Return the mapping from chunk indices to keys for the array at `path`.
 
-    `separator` is the separator that the metadata declares. If the metadata declares none, pass an
-    empty string. Chunks are then looked up with ``.`` first and with ``/`` second, because arrays
-    that declare no separator can use either.
+    `separator` is empty if the metadata does not declare a separator. Chunks are then looked up
+    with ``.`` first and with ``/`` second, because such arrays can use either.
     """
     prefix = key_prefix(path)
     return ChunkKeys(prefix, separator or ".", f"{prefix}0", "" if separator else "/")

@@ -65,7 +65,7 @@ class V3(Format):
     def recognizes(self, documents: Mapping[str, Document], path: str = "/") -> bool:
         """Return whether the node at `path` has a ``zarr.json`` that does not follow the v3 draft.
 
-        This document is parsed according to the final v3 spec, even if it is invalid.
+        A document that follows neither the draft nor the final specification is also recognized.
         """
         (key,) = self.node_keys(path)
         if key not in documents:
@@ -141,12 +141,9 @@ def _chunk_keys(path: str, encoding: str, separator: str) -> ChunkKeys:
 
 
 def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[str, Json]:
-    """Return the members that belong to extensions: all members that are not in `known`.
+    """Return the members of extensions, which are all members that are not in `known`.
 
-    Raises
-    ------
-    UnsupportedError
-        If an extension does not declare ``"must_understand": false``.
+    Raise UnsupportedError if an extension does not declare ``"must_understand": false``.
     """
     extra = without(members, known)
     for name, value in extra.items():
@@ -156,11 +153,7 @@ def _extra_members(members: Mapping[str, Json], known: frozenset[str]) -> dict[s
 
 
 def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
-    """Parse the metadata of an array, except its attributes.
-
-    The returned node has the path of the root, because the caller caches it for all arrays with the
-    same metadata. For each of these arrays, `ArrayNode.at_path` creates a copy with the right path.
-    """
+    """Parse the metadata of an array, except its path and attributes."""
     extra = _extra_members(members, _ARRAY_MEMBERS)
     for item in read_list(members.get("storage_transformers", []), "storage_transformers"):
         name, _ = read_definition(item, "storage_transformers")
@@ -177,7 +170,7 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
                     _render_runs(lengths), f"lengths that are multiples of {cell}", "chunk_grid"
                 )
     return ArrayNode(
-        path="/",
+        path="/",  # the caller sets the path, because many arrays can share this node
         shape=shape,
         dtype=dtype,
         chunk_shape=chain.chunk_shape,
@@ -195,14 +188,9 @@ def _parse_array(members: dict[str, Json], shape: tuple[int, ...]) -> ArrayNode:
 
 
 def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], Runs]:
-    """Parse a chunk grid, and return the shape of its largest chunk and the runs of the grid.
+    """Return the shape of the largest chunk (or shard) in a grid, and the runs of the grid.
 
-    A run is a (length, count) pair, which represents consecutive chunks of equal length along a
-    dimension. A rectilinear grid has a tuple of runs for each dimension. For a regular grid, the
-    returned runs are an empty tuple, because all chunks have the same shape.
-
-    If the array is sharded, the grid divides the array into shards. In that case, return the shape
-    of the largest shard and the runs of shards.
+    The runs are (length, count) pairs for each dimension. They are empty for a regular grid.
     """
     name, configuration = read_definition(value, "chunk_grid")
     place = "chunk_grid.configuration"
@@ -219,11 +207,7 @@ def _parse_grid(value: Json, shape: tuple[int, ...]) -> tuple[tuple[int, ...], R
 
 
 def _parse_runs(value: Json, size: int, place: str) -> tuple[tuple[int, int], ...]:
-    """Parse the chunk lengths along a dimension of length `size` into (length, count) pairs.
-
-    `value` is one length for all chunks, or a list in which each item is a length or a
-    (length, count) pair.
-    """
+    """Parse the chunk lengths along a dimension of length `size` into (length, count) pairs."""
     if not isinstance(value, list):
         length = read_integer(value, place, least=1)
         return ((length, max(1, -(-size // length))),)

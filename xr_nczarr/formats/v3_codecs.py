@@ -73,10 +73,7 @@ _LITTLE: Json = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 class Chain(NamedTuple):
-    """The parsed ``codecs`` of an array.
-
-    Each field contains the value of the `ArrayNode` field that has the same name.
-    """
+    """The parsed ``codecs`` of an array, in fields with the same names as in `ArrayNode`."""
 
     chunk_shape: tuple[int, ...]
     codecs: tuple[CodecSpec, ...]
@@ -99,17 +96,8 @@ def _parse_level(
 ) -> Chain:
     """Parse a list of codecs, including the codecs of nested shards.
 
-    `shape` is the shape of a shard or chunk at this level of nesting, in the axis order of the
-    array. `order` lists the array's axes in the order in which the codecs of this level receive
-    them. If a ``transpose`` precedes an outer ``sharding_indexed``, this order differs from the
-    axis order of the array.
-
-    The byte order remains a parameter of the ``bytes`` codec. `move_byte_order` later moves it to
-    the dtype.
-
-    This package applies codecs that precede ``sharding_indexed`` to each inner chunk instead of to
-    the whole shard. It therefore supports a codec in this position only if the codec reorders
-    elements or converts each element independently.
+    `shape` is the shape of a chunk or shard, in the axis order of the array. `order` lists the
+    array's axes in the order in which the codecs receive them.
     """
     specs = _parse_specs(value, place, len(shape), itemsize)
     names = [spec.name for spec in specs]
@@ -128,6 +116,8 @@ def _parse_level(
     if _SHARDING not in names:
         return Chain(shape, specs, ())
     for spec in specs[:at]:
+        # This package applies these codecs to each inner chunk instead of to the whole shard. They
+        # must therefore reorder elements, or convert each element independently.
         if spec.name == "transpose":
             order = tuple([order[axis] for axis in spec.configuration["order"]])
         elif spec.name not in _ELEMENTWISE:
@@ -203,10 +193,9 @@ def parse_spec(
 ) -> CodecSpec:
     """Convert a v3 codec to a `CodecSpec`, which uses numcodecs notation.
 
-    `place` is the location of the codec in its document, `rank` is the number of dimensions of the
-    array, and `document` is the codec's JSON. `itemsize` is the size in bytes of the array's items.
-    It is the default element size of the shuffle codec, as in zarr-python. The ``bytes`` codec
-    keeps its ``endian`` parameter, which `move_byte_order` later moves to the dtype if possible.
+    `rank` is the number of dimensions of the array, and `document` is the codec's JSON. `itemsize`
+    is the size in bytes of the array's items. It is the default element size of the shuffle codec,
+    as in zarr-python. The ``bytes`` codec keeps its ``endian`` parameter; see `move_byte_order`.
     """
     if name == "endian":  # the name of ``bytes`` in the draft, and in v3 until the end of 2023
         name = "bytes"
@@ -225,11 +214,8 @@ def parse_spec(
 
 
 def _parse_order(value: Json, rank: int, place: str) -> list[int]:
-    """Parse the ``order`` of a ``transpose`` codec for an array with `rank` dimensions.
-
-    Early writers stored ``"C"`` or ``"F"`` instead of a list of axes.
-    """
-    if value in ("C", "F"):
+    """Parse the ``order`` of a ``transpose`` codec for an array with `rank` dimensions."""
+    if value in ("C", "F"):  # written by early writers
         return list(range(rank))[:: 1 if value == "C" else -1]
     order = list(read_lengths(value, place))
     if sorted(order) != list(range(rank)):
@@ -254,7 +240,7 @@ def move_byte_order(
     Raises
     ------
     MetadataError
-        If there is more than one ``bytes`` codec, or if the only one lacks a required ``endian``.
+        If there are several ``bytes`` codecs, or if a required ``endian`` is missing.
     """
     names = [spec.name for spec in specs]
     if names.count("bytes") > 1:
@@ -327,10 +313,7 @@ def render_chain(node: ArrayNode) -> list[Json]:
 
 
 def _is_from_v3(spec: CodecSpec) -> bool:
-    """Return whether a codec was parsed from a v3 document.
-
-    If so, its JSON can be rendered unchanged.
-    """
+    """Return whether a codec was parsed from a v3 document."""
     document = spec.document
     named = isinstance(document, str) or (isinstance(document, dict) and "name" in document)
     return spec.place == "codecs" and named
@@ -370,13 +353,7 @@ def complete_chain(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> tupl
 
 
 def _check_order(specs: Sequence[CodecSpec], kinds: Mapping[str, str]) -> list[str]:
-    """Check that v3 allows the order of the codecs, and return the kind of each codec.
-
-    Raises
-    ------
-    UnsupportedError
-        If v3 does not allow the order of the codecs.
-    """
+    """Return the kind of each codec, or raise UnsupportedError if v3 does not allow their order."""
     names = [spec.name for spec in specs]
     every_kind = [kinds.get(name) or _KINDS.get(name, "bytes-bytes") for name in names]
     if every_kind != sorted(every_kind) or every_kind.count("array-bytes") > 1:
@@ -400,9 +377,8 @@ def with_bytes(specs: Sequence[CodecSpec]) -> list[CodecSpec]:
 def check_byte_order(spec: CodecSpec, dtype: DType, version: str) -> None:
     """Raise UnsupportedError if a codec is configured for big-endian numbers of type `dtype`.
 
-    Zarr v3 and its draft cannot represent this configuration. In these versions, codecs before
-    the array-to-bytes codec always process numbers in native byte order. `version` is the name of
-    the Zarr version to show in the message.
+    In Zarr v3 and its draft, codecs before the array-to-bytes codec always process numbers in
+    native byte order. `version` is the Zarr version to name in the message.
     """
     configured = spec.configuration.get(_DECODED_DTYPES.get(spec.name, ""))
     if dtype.byteorder == ">" and configured == dtype.str:
@@ -452,10 +428,7 @@ def _render_spec(spec: CodecSpec, dtype: DType) -> Json:
 
 
 def _render_numbers(value: Any) -> Json:
-    """Convert all NumPy scalars and special floats in a codec's configuration to JSON values.
-
-    `value` is the whole configuration, or a part of it.
-    """
+    """Convert all NumPy scalars and special floats in a codec's configuration to JSON values."""
     if isinstance(value, Mapping):
         return {name: _render_numbers(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

@@ -142,12 +142,8 @@ def find_core_type(name: str, place: str) -> DType | None:
 
 
 def _parse_field(field: Json, place: str) -> Json:
-    """Convert a field of a structured data type to a field in Zarr v2 notation.
-
-    `field` is a (name, type) pair, as in zarr-python's ``structured`` type, or an object, as in the
-    registered ``struct`` type.
-    """
-    if isinstance(field, dict):
+    """Convert a field of a structured data type to a field in Zarr v2 notation."""
+    if isinstance(field, dict):  # the registered ``struct``; zarr-python's ``structured`` has pairs
         check_members(field, ("name", "data_type"), place)
         field = [required(field, "name", place), required(field, "data_type", place)]
     if len(read_list(field, place)) != 2 or not field[0]:

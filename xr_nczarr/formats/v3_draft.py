@@ -226,15 +226,6 @@ class V3Draft(Format):
             )
 
     def _render(self, node: ArrayNode | GroupNode) -> dict[str, Json]:
-        """Return a dict mapping a node's keys to the JSON of its documents.
-
-        For the root node, the documents include the entry point, which comes last.
-
-        Raises
-        ------
-        UnsupportedError
-            If the draft cannot represent the node's metadata.
-        """
         check_members(node.members, ("extensions",), None)
         documents: dict[str, Json] = {}
         members = {"attributes": dict(node.attributes), **node.members}
@@ -243,7 +234,7 @@ class V3Draft(Format):
             documents[self.document_key(node.path, "array")] = members
         elif node.explicit:
             documents[self.document_key(node.path, "group")] = members
-        if node.path == "/":
+        if node.path == "/":  # the entry point is written last
             encoding = {"type": "json", "metadata_key_suffix": self.suffix}
             documents[_ENTRY] = {
                 "zarr_format": _URI,
@@ -287,13 +278,7 @@ def _parse_suffix(encoding: Json, members: Mapping[str, Json]) -> str:
 
 
 def _check_extensions(members: Mapping[str, Json]) -> list[Json]:
-    """Return the extensions that a document declares, after checking that they can be ignored.
-
-    Raises
-    ------
-    UnsupportedError
-        If an extension does not declare ``"must_understand": false``.
-    """
+    """Return the extensions of a document, or raise UnsupportedError if one cannot be ignored."""
     extensions = read_list(members.get("extensions", []), "extensions")
     for extension in extensions:
         if read_object(extension, "extensions").get("must_understand") is not False:
@@ -372,10 +357,7 @@ def render_data_type(dtype: DType, stored: Json = None) -> Json:
 
 
 def _parse_filters(members: Mapping[str, Json]) -> list[Json]:
-    """Return the filters that zarr-python stores in an array's attributes, or an empty list.
-
-    `members` is the JSON object that describes the array.
-    """
+    """Return the filters that zarr-python stores in an array's attributes, or an empty list."""
     filters = members.get("attributes", {}).get("filters")
     if "codecs" in members or not isinstance(filters, list):
         return []
@@ -386,12 +368,7 @@ def _parse_filters(members: Mapping[str, Json]) -> list[Json]:
 def _parse_codecs(
     members: Mapping[str, Json], filters: Json, rank: int, itemsize: int
 ) -> list[CodecSpec]:
-    """Parse the memory layout, filters, codecs and compressor of an array into one codec chain.
-
-    `members` is the JSON object that describes the array, and `filters` is the result of
-    `_parse_filters`. `rank` is the number of dimensions, and `itemsize` is the size of an item in
-    bytes.
-    """
+    """Parse the memory layout, filters, codecs and compressor of an array into one codec chain."""
     specs: list[CodecSpec] = []
     order = required(members, _LAYOUT)
     if isinstance(order, dict):
@@ -424,14 +401,13 @@ def _parse_codec(item: Json, place: str, rank: int, itemsize: int) -> CodecSpec:
 def _render_codecs(node: ArrayNode, declared: DType) -> dict[str, Json]:
     """Render the members ``chunk_memory_layout`` and ``codecs`` of an array's metadata.
 
-    `declared` is the dtype that the rendered ``data_type`` describes. If its byte order differs
-    from the byte order of the node's dtype, an ``endian`` codec is added.
+    `declared` is the dtype that the rendered ``data_type`` describes.
     """
     specs = list(node.codecs)
     reversal = _reversal(len(node.shape))
     fortran = bool(specs) and specs[0].name == "transpose" and specs[0].configuration == reversal
     specs = specs[fortran:]
-    if declared != node.dtype:
+    if declared != node.dtype:  # the byte order differs, so an ``endian`` codec must store it
         dtype = node.dtype
         for spec in specs:
             check_byte_order(spec, dtype, "the draft of Zarr v3")
