@@ -90,10 +90,9 @@ def refresh_consolidated(
 def group_siblings(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     """Reorder documents so that the children of each group are adjacent.
 
-    zarr-python 3 needs this order in consolidated metadata. If the children of a group are
-    interleaved with other documents, zarr-python keeps only the children after the last
-    interruption, and cannot open the group. Within each group, the order of the children does not
-    change.
+    zarr-python 3 needs this order in consolidated metadata. If other documents separate the
+    children of a group, zarr-python keeps only the children after the last such document. It then
+    cannot open the group. Within each group, the order of the children does not change.
     """
     ranks: dict[str, int] = {}
     for key in documents:

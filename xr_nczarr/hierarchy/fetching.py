@@ -36,7 +36,6 @@ def is_record_document(data: Bytes) -> bool:
     """Return whether a ``.zmetadata`` document describes a parquet reference set.
 
     In a Zarr v2 store, by contrast, the ``.zmetadata`` document contains consolidated metadata.
-    `data` contains the bytes of the document.
     """
     if b'"record_size"' not in bytes(data):
         return False
@@ -185,12 +184,10 @@ class DocumentSource:
     ) -> dict[str, Bytes]:
         """Return `present` without the HTML pages that the server sent for missing objects.
 
-        `present` maps keys to the received bytes. To find out which page the server sends for a
-        missing object, this method requests a key that is almost certainly missing (the journal).
-        Any other HTML page, such as a login form, raises an error, because it may hide an existing
-        document.
+        Any other HTML page, such as a login form, raises an error, because it may hide a document.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
+        # The journal is almost certainly missing. Request it to see the page for missing objects.
         if pages and self.page_for_missing is None and JOURNAL not in requested:
             self.fetch([JOURNAL])
         if JOURNAL in requested:

@@ -36,17 +36,12 @@ def document_keys(hierarchy: Hierarchy, sidecars: Iterable[str]) -> list[str]:
 def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
     """Return an array node with the separator that the keys of the stored chunks use.
 
-    The node is returned unchanged in two cases:
+    If the metadata declares no separator, and all stored chunks use the alternative separator, the
+    returned node has the alternative separator. Otherwise, the node is returned unchanged, for
+    example if no chunks are stored.
 
-    - The metadata declares the separator.
-    - The first or the last chunk is stored under a key with the default separator of the Zarr
-      version.
-
-    Otherwise, the array's folder is listed. If the folder contains chunks, and all their keys have
-    the alternative separator, the returned node has the alternative separator. In all other cases,
-    for example if the folder contains keys with both separators, the default separator is kept.
-    New chunks with the alternative separator could be hidden by old ones, because readers try the
-    default separator first.
+    The array's folder is listed only if the metadata declares no separator, and neither the first
+    nor the last chunk uses the default separator.
     """
     if len(node.key_notations) == 1:
         return node
@@ -56,6 +51,8 @@ def with_stored_separator(node: ArrayNode, store: Store) -> ArrayNode:
     sizes = store.sizes_of([keys.key((0,) * len(last)), keys.key(last)])
     if any(size is not None for size in sizes):
         return node
+    # If there are chunks with both separators, keep the default. Readers try the default first, so
+    # old chunks could otherwise hide new ones.
     objects, folders = store.list_names(keys.prefix)
     if any(map(str.isdecimal, folders)) and not any(name[:1].isdecimal() for name in objects):
         keys = replace(keys, separator=keys.alternative, alternative="")

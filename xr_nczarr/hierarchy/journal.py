@@ -77,9 +77,9 @@ class Journal:
         """Return a dict mapping keys to previous content, or None if the write is complete.
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
-        None stands for an object that did not exist. If another program has changed any of the
-        objects since the interrupted write, the dict is empty, because restoring the previous
-        content could overwrite that change.
+        None stands for an object that did not exist. The dict is empty if another program has
+        changed any of the objects since the interrupted write. Restoring the previous content
+        could overwrite that change.
         """
         is_restorable = True
         is_complete = True

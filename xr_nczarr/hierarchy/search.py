@@ -282,10 +282,7 @@ class _Search:
     def _descend(self, root: GroupNode) -> list[GroupNode]:
         """Read the groups on the path to the requested group, without listing the store.
 
-        Return the requested group as a one-element list, or an empty list if there is no such
-        group. The requested group must have a metadata document, but its ancestors need none. If
-        an ancestor's metadata names its child groups, these names must include the next group on
-        the path.
+        Return a list that contains only the requested group, or an empty list if it does not exist.
         """
         paths = paths_above(self.options.group)[:-1]
         if len(paths) > self.options.limits.max_depth:
@@ -295,6 +292,8 @@ class _Search:
             return []
         parent = root
         for path in reversed(paths):
+            # Ancestors need no metadata document. If one lists its children, it must list the next
+            # group on the path.
             listed = self.options.listed_children(parent)
             node = nodes.get(path) or GroupNode(path=path, explicit=False)
             if listed is not None and listed.get(node_name(path), "array") == "array":
@@ -306,14 +305,10 @@ class _Search:
         return [parent]
 
     def _parse(self, kinds: Kinds) -> dict[str, Node]:
-        """Fetch and parse the nodes at the paths in `kinds`, omitting paths without a node.
-
-        Documents are fetched in one batch from a remote store, and in two from a local store. If
-        the kind of a node is known, only documents of that kind are fetched. A node whose path
-        contains a backslash becomes a BrokenNode, because stores reject keys with a backslash.
-        """
+        """Fetch and parse the nodes at the paths in `kinds`, omitting paths without a node."""
         local = not self.store.remote
         first: NodeKind | None = "array" if local else None
+        # Stores reject keys with a backslash, because it is a path separator on some systems.
         broken = {path: _backslash_node(path) for path in kinds if "\\" in path}
         kinds = {path: kind for path, kind in kinds.items() if path not in broken}
         keys = {path: self._node_keys(path, kind or first) for path, kind in kinds.items()}
@@ -341,17 +336,12 @@ class _Search:
     def _children(self, groups: Sequence[GroupNode]) -> Iterator[tuple[str, NodeKind | None]]:
         """Yield the path and the kind (None if unknown) of each child of the groups.
 
-        If a group's metadata does not list the group's children, the group's folder is listed. If
-        this group may have sidecars, its sidecars are read too, because they may list the children.
-
-        Raises
-        ------
-        AccessDeniedError, UnsupportedError
-            If the store cannot be listed, and no metadata lists the children of a group.
+        Raise AccessDeniedError or UnsupportedError if a necessary listing fails.
         """
         unlisted = [group for group in groups if self.options.listed_children(group) is None]
         listings = list(self.source.probed.map_concurrently(self._listing, unlisted))
         by_path = {group.path: answer for group, answer in zip(unlisted, listings, strict=True)}
+        # Sidecars may list the children too.
         if not self.with_sidecars and any(map(self._may_have_sidecars, unlisted, listings)):
             groups = self._with_sidecars(groups)
         for group in groups:
@@ -377,10 +367,7 @@ class _Search:
             return error
 
     def _may_have_sidecars(self, group: GroupNode, listing: Listing | NczarrError) -> bool:
-        """Return whether a group may have sidecars; see `HierarchyOptions.sidecars`.
-
-        `listing` is the listing of the group's folder, or the error raised while listing it.
-        """
+        """Return whether a group may have sidecars, given the listing of its folder."""
         if not self.zarr.has_sidecars or isinstance(listing, NczarrError):
             return self.zarr.has_sidecars
         if any(name in listing.objects for name in self.options.sidecars):
@@ -399,11 +386,7 @@ class _Search:
         return [node for node in nodes if isinstance(node, GroupNode)]
 
     def _node_keys(self, path: str, kind: NodeKind | None = None) -> list[str]:
-        """Return all keys at which a node can have documents.
-
-        If `kind` is ``"array"``, the key of the document that only groups have is omitted. If
-        `kind` is ``"group"``, the key of the document that only arrays have is omitted.
-        """
+        """Return all keys at which a node can have documents, given its kind if known."""
         keys = list(self.zarr.node_keys(path))
         if kind is not None:
             other_key = self.zarr.document_key(path, "group" if kind == "array" else "array")
@@ -418,14 +401,11 @@ class _Search:
         return is_within(path, self.options.group) or is_within(self.options.group, path)
 
     def mark_overwritten(self) -> None:
-        """Mark arrays as broken if one array has overwritten the files of another.
-
-        Some file systems do not distinguish names such as "a" and "A". The metadata can then
-        contain both names, although the file system contains only one of them. All arrays at or
-        under either name become broken nodes.
-        """
+        """Replace arrays with broken nodes if one array has overwritten the files of another."""
         if self.store.remote or len({*map(fold_name, self.nodes)}) == len(self.nodes):
             return
+        # Some file systems do not distinguish names such as "a" and "A". The metadata can then
+        # contain both names, although the file system contains only one of them.
         for _, folder, name, other in name_collisions(path[1:] for path in self.nodes):
             group = f"/{folder}"
             listing = self.store.list_names(self.zarr.listing_prefix(group))
@@ -488,10 +468,7 @@ class _Search:
 
 
 def _backslash_node(path: str) -> BrokenNode:
-    """Return a broken node for a path that contains a backslash.
-
-    Such paths are rejected, because the backslash is a path separator on some systems.
-    """
+    """Return a broken node for a path that contains a backslash."""
     error = RefusedError(
         f"the path {quote(repr(path))} contains a backslash",
         remedy="Rename the variable or group with the program that wrote it",
