@@ -28,8 +28,8 @@ def read_blosc_spans(
 ) -> list[Bytes] | None:
     """Return byte ranges of decoded Blosc data, decoding only the blocks that contain them.
 
-    Return None if the frame does not exist, if it has to be decoded as a whole, or if decoding the
-    whole frame is faster.
+    Return None if the frame does not exist, or if the whole frame has to be decoded. Also return
+    None if decoding the whole frame is faster.
 
     Parameters
     ----------
@@ -77,44 +77,26 @@ def read_blosc_spans(
 
 
 def _blocks_of(spans: Sequence[tuple[int, int]], block: int, last: int) -> list[int]:
-    """Return the sorted indices of the blocks that contain the given ranges of decoded data.
-
-    `block` is the size of a block in bytes, and `last` is the index of the last block. If only the
-    last block is needed, the block before it is included too. A short last block would be decoded
-    with the wrong block size if it were the only block in a frame.
-    """
+    """Return the sorted indices of the blocks that must be decoded to read `spans`."""
     numbers: set[int] = set()
     for start, length in spans:
         numbers.update(range(start // block, (start + length - 1) // block + 1))
+    # The last block can be short. If it were the only block in a frame, it would be decoded with
+    # the wrong block size. Therefore include the block before it.
     return sorted(numbers | {last - 1} if numbers == {last} else numbers)
 
 
 def _block_ranges(
-    table: Buffer, numbers: Sequence[int], first: int, length: int
+    table: Buffer, numbers: Sequence[int], first: int, frame_size: int
 ) -> list[tuple[int, int]]:
-    """Return the byte range (start, length) of each requested block in the frame.
-
-    Parameters
-    ----------
-    table
-        The raw table of block offsets.
-    numbers
-        Indices of the requested blocks.
-    first, length
-        Start of the first block and length of the frame, in bytes.
-
-    Raises
-    ------
-    ChunkError
-        If two blocks have the same offset, or if a block lies outside the frame.
-    """
+    """Return the start and length in bytes of each requested block in the frame."""
     # Offsets are signed. A negative offset is rejected below, because it is outside the frame.
     starts = np.frombuffer(table, "<i4").astype(np.int64)
     ranges = []
     for start in starts[numbers].tolist():
         # A block ends where the next block in the frame begins. This can be any other block,
         # because threads write blocks in any order.
-        end = int(starts.min(where=starts > start, initial=length))
+        end = int(starts.min(where=starts > start, initial=frame_size))
         shared = np.count_nonzero(starts == start) > 1
         if shared or start < first or end <= start:
             raise ChunkError("Blosc blocks overlap or lie outside the frame", remedy=DAMAGED)

@@ -82,14 +82,13 @@ def build_scale_offset(request: StepRequest) -> Step:
 def _check_integers(
     values: Array, dtype: np.dtype[Any], offset: int, scale: int, *, decoding: bool
 ) -> None:
-    """Raise ChunkError if scaling and shifting `values` would overflow the integer type `dtype`.
+    """Raise ChunkError if encoding or decoding `values` would overflow the integer type `dtype`.
 
-    Both operations are monotonic, so only the smallest and the largest value have to be checked. If
-    `decoding` is True, `values` contains stored values. In that case, also raise ChunkError if any
-    of them is not a multiple of the scale.
+    When decoding, also raise ChunkError if a value is not a multiple of the scale.
     """
     if not values.size:
         return
+    # Scaling and shifting are monotonic, so only the smallest and largest values can overflow.
     extremes = [int(values.min()), int(values.max())]
     if decoding:
         remainders = np.remainder(values, dtype.type(scale)) if abs(scale) != 1 else np.zeros(())
@@ -161,8 +160,8 @@ class Cast:
         Conversion rules, named as in the specification. If `out_of_range` is None, a value outside
         the range of the target dtype causes an error.
     pairs
-        (value, result) pairs, which take precedence over the rules. If a value occurs in several
-        pairs, the first of them is used.
+        (value, result) pairs, which take precedence over the rules. If several pairs have the same
+        value, the first pair is used.
     """
 
     source: np.dtype[Any]
@@ -235,12 +234,9 @@ class Cast:
 
 
 def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
-    """Round numbers to floats with a rounding mode that NumPy does not support.
+    """Round `values` to floats with a rounding mode that NumPy does not support.
 
-    NumPy always uses the mode ``nearest-even``. `values` contains the numbers before rounding,
-    and `nearest` contains NumPy's results. NumPy rounds a number beyond the largest float to
-    infinity. Other modes can round such a number to the largest float instead, if its magnitude is
-    less than the next power of two. For float32, this power is 2**128.
+    `nearest` contains the values as NumPy rounds them.
     """
     large = values.dtype.kind in "iu" and values.itemsize == 8 and values.size
     large = large and max(-int(values.min()), int(values.max())) > _EXACT_IN_DOUBLES
@@ -251,6 +247,8 @@ def _rerounded(values: Array, nearest: Array, rounding: str) -> Array:
         items = [int(item) if np.isfinite(item) else item for item in numbers.reshape(-1).tolist()]
         return np.array(items, object).reshape(numbers.shape)
 
+    # NumPy rounds numbers beyond the largest float to infinity. Other modes can round them to the
+    # largest float, but only below the next power of two, such as 2**128 for float32.
     power = int(np.finfo(nearest.dtype).maxexp)
     limit = math.ldexp(1, power) if power < 1024 else math.inf
     original, near = exact(values), exact(nearest)
@@ -277,10 +275,7 @@ def _number_type(flow: Flow) -> np.dtype[Any]:
 
 
 def _scalar(request: StepRequest, name: str, value: Json, dtype: np.dtype[Any]) -> Any:
-    """Convert the value of a codec parameter to a scalar of `dtype`.
-
-    `value` is a number, the name of a special float such as ``"NaN"``, or a bit pattern such as
-    ``"0x7fc00000"``. `name` is the name of the parameter.
+    """Convert the value of the codec parameter `name` to a scalar of `dtype`.
 
     Raises
     ------
@@ -289,7 +284,7 @@ def _scalar(request: StepRequest, name: str, value: Json, dtype: np.dtype[Any]) 
     """
     native = dtype.newbyteorder("=")
     try:
-        if isinstance(value, str) and value.startswith("0x"):
+        if isinstance(value, str) and value.startswith("0x"):  # a bit pattern like "0x7fc00000"
             (bits,) = np.frombuffer(bytes.fromhex(value[2:]), dtype.newbyteorder(">"))
             return native.type(bits)
         number = float(value) if value in _SPECIAL else value
@@ -308,7 +303,7 @@ def _scalar(request: StepRequest, name: str, value: Json, dtype: np.dtype[Any]) 
 def _pairs(
     request: StepRequest, member: str, source: np.dtype[Any], target: np.dtype[Any]
 ) -> tuple[tuple[Any, Any], ...]:
-    """Return the pairs of scalars in one member of the codec parameter ``scalar_map``."""
+    """Return the (value, result) pairs that ``scalar_map`` lists under `member`."""
     maps = request.spec.configuration.get("scalar_map")
     maps = {} if maps is None else maps
     is_valid = isinstance(maps, dict) and maps.keys() <= {"encode", "decode"}

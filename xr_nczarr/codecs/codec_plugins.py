@@ -1,7 +1,7 @@
 """Use the codecs that other packages register with zarr-python.
 
 These packages declare entry points in the ``zarr.codecs`` group. zarr-python is imported only if
-the metadata names a codec that one of them provides. Codecs that are built into xr_nczarr or
+the metadata names a codec from such a package. Codecs that are built into xr_nczarr or
 registered with numcodecs take precedence.
 """
 
@@ -85,10 +85,8 @@ def load_class(entry_point: EntryPoint) -> Any:
 def build_registered(request: StepRequest, entry_point: EntryPoint) -> Step:
     """Build the `Step` for a codec class that implements zarr-python's interface.
 
-    When decoding, the step checks the size of the decoded data. If the codec encodes data to a
-    stream of bytes, the size of this stream cannot be known in advance. When the next codec in the
-    chain decodes its input to this stream, it can therefore check only that the stream does not
-    exceed a maximum; see `Flow.of_unknown_size`.
+    When decoding, the step checks the size of the decoded data. If the codec produces bytes, the
+    encoded size is limited, but not known in advance; see `Flow.of_unknown_size`.
     """
     spec, flow = request.spec, request.flow
     if flow.dtype.hasobject:
@@ -168,15 +166,7 @@ class _Adapter:
         return bytes_of(np.ascontiguousarray(elements, flow.dtype))
 
     def _run(self, call: Callable[..., Any], data: Any) -> NDArray[Any]:
-        """Run an asynchronous method of the codec, and return its result as a NumPy array.
-
-        `call` is the method, and `data` is its input, in one of zarr-python's buffer types.
-
-        Raises
-        ------
-        ChunkError
-            If the method returns None.
-        """
+        """Run an asynchronous method of the codec, and return its result as a NumPy array."""
         from zarr.core.sync import sync
 
         (result,) = sync(call([(data, self.spec)]))

@@ -83,22 +83,10 @@ def _stream(
     flow: Flow,
     codec: Any,
     make_decompressor: Callable[[], Any],
-    magic: bytes | None,
-    max_piece: int = sys.maxsize,
+    magic: bytes | None,  # start of every stream; if None, only the first stream is decoded
+    max_piece: int = sys.maxsize,  # per call, for decompressors that have an `unconsumed_tail`
 ) -> Step:
-    """Build the `Step` for a standard-library compressor, limiting the size of the decoded data.
-
-    Parameters
-    ----------
-    make_decompressor
-        Function that creates a decompressor.
-    magic
-        Signature at the start of each compressed stream, for formats such as gzip, in which a chunk
-        can consist of several streams. If None, only the first stream is decoded.
-    max_piece
-        Maximum number of bytes that one call to the decompressor may return. A maximum is supported
-        only for decompressors that have an `unconsumed_tail` attribute.
-    """
+    """Build the `Step` for a standard-library compressor, limiting the size of the decoded data."""
 
     def pieces(data: Buffer) -> Iterator[bytes]:
         data, more = memoryview(data), True
@@ -196,16 +184,15 @@ def _framed(
 ) -> Step:
     """Build the `Step` for a compressor whose frames declare the size of the decoded data.
 
-    The declared size is checked before memory is allocated. The function `measure` is called with
-    the stored bytes. It returns the declared size, and the frame without any bytes that follow it.
-    If `measure` has already checked the size itself, it may return None instead of the size.
+    `measure` returns this size, and the frame without trailing bytes. A size of None is not
+    checked.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
         size, frame = measure(data)
         if size is None:
             return decompress(frame)
-        if size != flow.size:
+        if size != flow.size:  # check before memory is allocated
             flow.check_size(size)
         if target is None:
             target = np.empty(size, UINT8)
@@ -286,11 +273,9 @@ def _zstd(flow: Flow, codec: Any) -> Step:
 
 
 def _decompress_zstd(data: Buffer, target: NDArray[Any] | None = None) -> Any:
-    """Decode Zstandard frames, optionally into an existing array.
-
-    If the ``zstandard`` package is installed, small frames are decoded with it, because it can
-    reuse a decompression context. numcodecs creates a new context for each call.
-    """
+    """Decode Zstandard frames, optionally into an existing array."""
+    # Decode small frames with the zstandard package, because it can reuse a decompression context.
+    # numcodecs creates a new context for each call.
     if zstandard is not None and target is not None and target.nbytes <= _ZSTD_SMALL:
         if not hasattr(_contexts, "zstd"):
             _contexts.zstd = zstandard.ZstdDecompressor()
@@ -305,15 +290,9 @@ def _decompress_zstd(data: Buffer, target: NDArray[Any] | None = None) -> Any:
 
 
 def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] | None:
-    """Return a function that decodes several small chunks in one call, if possible.
+    """Return a function that decodes several chunks of `size` bytes in one call.
 
-    `size` is the decoded size of each chunk in bytes. The returned function releases the GIL while
-    it decodes. When it is called with chunks that have to be decoded one by one, it returns None.
-
-    Instead of a function, return None in these cases:
-
-    - `size` is None, zero or large.
-    - The ``zstandard`` package is not installed, or cannot decode several chunks in one call.
+    Return None if chunks of this size must be decoded one by one.
     """
     if zstandard is None or not size or size > _ZSTD_BATCHED:
         return None
@@ -326,23 +305,18 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
             if all(declared(data) == size for data in chunks):
                 decoder = zstandard.ZstdDecompressor()
                 return decoder.multi_decompress_to_buffer(list(chunks), length * len(chunks))
-        return None
+        return None  # the chunks must be decoded one by one
 
     return decode_many
 
 
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
-    """Determine the size of consecutive Zstandard frames from their headers.
+    """Return the declared size, the maximum size and the end of consecutive Zstandard frames.
 
-    Return two sizes and a position, in bytes:
-
-    - The total decoded size that the frames declare, or None if a frame does not declare its size.
-    - An upper bound on the total decoded size.
-    - The position in `data` at which the last frame ends.
-
-    Once the declared size reaches `expected`, any remaining bytes are ignored. If `expected` is
-    None, the headers of all frames are read. The format is described in RFC 8878, section 3.1.
+    All three are in bytes, and the sizes are those of the decoded data. The declared size is None
+    if any frame does not declare its size.
     """
+    # The format is described in RFC 8878, section 3.1. Data after `expected` bytes is ignored.
     declared: int | None = 0
     bound = at = 0
     while at < len(data) and (not at or expected is None or declared != expected):

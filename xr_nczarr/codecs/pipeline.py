@@ -69,11 +69,7 @@ class Flow:
         return replace(self, dtype=dtype, shape=shape, size=size, bound=size, rounded=False)
 
     def stream(self, size: int | None, bound: int) -> Flow:
-        """Return a `Flow` for a codec whose output is a stream of bytes.
-
-        `size` is the number of bytes, or None if it depends on the values. `bound` is the maximum
-        number of bytes.
-        """
+        """Return a `Flow` for a codec whose output is a stream of bytes."""
         return replace(self, dtype=UINT8, shape=None, size=size, bound=bound)
 
     def compressed(self) -> Flow:
@@ -85,11 +81,10 @@ class Flow:
         return self.stream(None, grown)
 
     def of_unknown_size(self, limits: Limits, growth: int = 1) -> Flow:
-        """Return a `Flow` for a codec whose output can have any number of bytes.
+        """Return a `Flow` for a codec whose encoded size is not known in advance.
 
-        The maximum number of bytes is ``limits.max_chunk_bytes`` divided by `growth`, but at least
-        64 KiB. `growth` is the largest possible ratio between the size of the decoded data in
-        memory and the size of the encoded data.
+        The maximum size is ``limits.max_chunk_bytes`` divided by `growth`, but at least 64 KiB.
+        `growth` is the largest factor by which decoding can enlarge the data.
         """
         bound = max(limits.max_chunk_bytes // growth, 1 << 16)
         return replace(self.stream(None, bound), limited=True)
@@ -105,7 +100,7 @@ class Flow:
     def check_size(self, size: int, *, truncated: bool = False) -> None:
         """Check that decoded data has the expected size and does not exceed the maximum size.
 
-        `truncated` is True if decoding was stopped after `size` bytes although more data followed.
+        Set `truncated` if decoding was stopped after `size` bytes although more data followed.
 
         Raises
         ------
@@ -161,14 +156,14 @@ class Step:
     place
         Name of the step for error messages.
     tolerance
-        Function that takes the original values, and returns how much the decoded values may differ
-        from them. The function `unlimited_tolerance` allows any difference, for codecs that detect
-        unacceptable changes themselves, such as ``cast_value``. If `tolerance` is None, no check is
-        required: the codec is lossless, or rounds on purpose, as ``bitround`` does.
+        Function that takes the original values, and returns the maximum error of the decoded
+        values. None means that no check is required, because the codec is lossless or rounds on
+        purpose. Codecs that detect unacceptable changes themselves, such as ``cast_value``, have
+        the tolerance `unlimited_tolerance`.
     decode_many
-        Function that decodes several buffers in one call, which is faster than separate calls. It
-        returns None if the buffers must be decoded one by one, for example because a buffer is
-        damaged. If `decode_many` itself is None, the codec has no function of this kind.
+        Function that decodes several buffers in one call, or None if the codec has no such
+        function. The function returns None if the buffers must be decoded one by one, for example
+        because a buffer is damaged.
     """
 
     decode: Callable[..., Any]
@@ -181,7 +176,7 @@ class Step:
 
 
 def unlimited_tolerance(_: NDArray[Any]) -> float:
-    """Return infinity, which means that a codec may change values by any amount.
+    """Return infinity, which allows a codec to change values by any amount.
 
     If any `Step` of a codec chain has this `tolerance`, round trips through the chain are not
     checked.
@@ -224,9 +219,9 @@ class StepRequest:
         return settings
 
     def invalid(self, name: str, value: object, expected: str) -> MetadataError:
-        """Build the error for a codec parameter that does not have one of the expected values.
+        """Build the error for a codec parameter with an invalid value.
 
-        `expected` describes these values.
+        `expected` describes the valid values.
         """
         shown = quote(repr(value) if isinstance(value, str) else value)
         return MetadataError(f'codec parameter "{name}" is {shown}; expected {expected}')
@@ -333,14 +328,11 @@ class ChunkCodec:
     def decode_many(self, chunks: Sequence[Bytes | None]) -> tuple[ChunkCodec, list[Any]]:
         """Undo the last codec of the chain for several chunks in one call.
 
-        Return a new chain, which consists of the remaining codecs, and the partially decoded data
-        of each chunk. Missing chunks remain None.
+        Return a chain of the remaining codecs, and the partially decoded chunks. Missing chunks
+        remain None.
 
-        In two cases, return `self` and the unchanged chunks instead:
-
-        - Fewer than two chunks are present.
-        - The last codec cannot decode all present chunks in one call, for example because a chunk
-          is damaged.
+        If the chunks cannot be decoded in one call, return `self` and the unchanged chunks. For
+        example, this is the case if a chunk is damaged, or if fewer than two chunks are present.
         """
         present = [data for data in chunks if data is not None]
         decode_many = self._steps[-1].decode_many if self._steps else None
@@ -355,12 +347,12 @@ class ChunkCodec:
         """Decode the stored bytes of a chunk into its elements.
 
         If `out` is passed, it is filled and returned. It must be C-contiguous, and have the shape
-        and dtype of the chunk. Without `out`, the result may be a read-only view of `data`.
+        and dtype of the chunk. Without `out`, the result can be a read-only view of `data`.
 
         Raises
         ------
         ChunkError, LimitError
-            If the data cannot be decoded into the chunk that the metadata declares.
+            If the data cannot be decoded to the shape and dtype that the metadata declares.
         """
         flow = self.flow
         decoded = self.decode_buffer(data, out)
@@ -379,7 +371,7 @@ class ChunkCodec:
     def encode(self, chunk: NDArray[Any]) -> Bytes:
         """Encode the elements of a chunk into the bytes to be stored.
 
-        If no codec changes the data, the result may be a view of the chunk's memory.
+        If no codec changes the data, the result can be a view of the chunk's memory.
 
         Raises
         ------
@@ -453,8 +445,7 @@ class ChunkCodec:
     def _run(self, step: Step, action: str, function: Callable[..., Any], *data: Any) -> Any:
         """Call a function of a step, and add context to its errors.
 
-        `action` says what the function does to the data. If data cannot be decoded, and the error
-        does not say how to proceed, the remedy is to rewrite the chunk.
+        `action` is ``"decoded"`` or ``"encoded"``.
         """
         remedy = DAMAGED if action == "decoded" else ""
         try:
@@ -472,11 +463,8 @@ class ChunkCodec:
 
 
 def _is_codec_failure(error: BaseException) -> bool:
-    """Return whether an exception means that a codec rejected its data or configuration.
-
-    Any `Exception` has this meaning, except MemoryError and ImportError. Codecs written in Rust
-    also raise PanicException, which does not derive from `Exception`.
-    """
+    """Return whether an exception means that a codec rejected its data or configuration."""
     if isinstance(error, Exception):
         return not isinstance(error, MemoryError | ImportError)
+    # Codecs written in Rust raise PanicException, which does not derive from Exception.
     return type(error).__name__ == "PanicException"

@@ -133,8 +133,8 @@ def check_codec(
 def check_fill(node: ArrayNode) -> None:
     """Check that Zarr v3's ``cast_value`` and ``scale_offset`` can store an array's fill value.
 
-    In particular, ``cast_value`` must preserve the fill value exactly. The specification requires
-    this because partial chunks contain fill values.
+    The specification requires that ``cast_value`` preserves the fill value exactly, because partial
+    chunks contain fill values.
 
     Raises
     ------
@@ -268,12 +268,9 @@ def _place(spec: CodecSpec) -> str:
 
 
 def _find_builder(spec: CodecSpec, custom: Mapping[str, type], plugins: bool) -> Builder:
-    """Return the function that builds a codec.
-
-    If several codecs have the same name, the first one in this order is used: codecs passed by the
-    caller, codecs of this package, codecs registered with numcodecs, plugins for zarr-python (if
-    `plugins` is True), and plugins for numcodecs.
-    """
+    """Return the function that builds the `Step` of a codec."""
+    # Codecs of the caller take precedence over all others. Next come codecs of this package, codecs
+    # registered with numcodecs, plugins for zarr-python, and plugins for numcodecs.
     name = spec.name
     if name == "pickle" and custom.get(name) is Pickle:
         # numcodecs decodes pickles only if that is enabled for the whole process.
@@ -306,8 +303,7 @@ def registered_kind(name: str) -> str | None:
     """Return the kind of a codec that is available only as a plugin for zarr-python.
 
     The kind states the input and output of the codec: ``"array-array"``, ``"array-bytes"`` or
-    ``"bytes-bytes"``. Return None if no plugin provides the codec, or if the codec is available
-    without a plugin.
+    ``"bytes-bytes"``. Return None for all other codecs.
     """
     if name in _BUILT_IN or name in numcodecs_registry.codec_registry:
         return None
@@ -339,10 +335,6 @@ def _load_class(spec: CodecSpec) -> Any:
 
 
 def _build_foreign(request: StepRequest, codec_class: Any) -> Step:
-    """Build the `Step` for a codec class that this package does not know.
-
-    The class must have the numcodecs interface. The size of the encoded data is not known in
-    advance.
-    """
+    """Build the `Step` for a codec class that has the numcodecs interface."""
     encoded = request.flow.of_unknown_size(request.limits)
     return wrap(request.construct(codec_class), request.flow, encoded)

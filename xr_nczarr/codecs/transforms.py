@@ -55,20 +55,14 @@ def _contains_text(dtype: np.dtype[Any]) -> bool:
 
 
 def build_bytes(request: StepRequest) -> Step | None:
-    """Build the `Step` that swaps bytes, or return None if no swap is needed.
-
-    Usually, the array's dtype has the stored byte order, so no bytes have to be swapped. There are
-    two exceptions:
-
-    - If an earlier codec converts the data type, the array's dtype does not determine the stored
-      byte order.
-    - If the dtype is defined by a package other than NumPy, the array always has native byte order.
-      In a byte-swapped array with this dtype, NumPy would store assigned scalars in the wrong byte
-      order (observed with ml_dtypes 0.6).
-    """
+    """Build the `Step` that swaps bytes, or return None if no swap is needed."""
     endian, flow = request.settings(endian=None)["endian"], request.flow
     if endian is None or flow.dtype == flow.dtype.newbyteorder("<" if endian == "little" else ">"):
         return None
+    # The array's dtype usually has the stored byte order. The byte order can differ if an earlier
+    # codec has converted the data type, or if the dtype is from a package other than NumPy. Arrays
+    # of such a dtype always have native byte order: in a byte-swapped array, NumPy would store
+    # scalars in the wrong byte order (observed with ml_dtypes 0.6).
     unit = np.dtype(f"u{flow.dtype.itemsize}") if flow.dtype.isbuiltin == 2 else flow.dtype
 
     def swap(data: Buffer) -> Buffer:
@@ -230,11 +224,10 @@ def build_categorize(request: StepRequest) -> Step:
 
 
 def build_shuffle(request: StepRequest) -> Step | None:
-    """Build the `Step` for HDF5's shuffle filter.
+    """Build the `Step` for HDF5's shuffle filter, or return None if it would not change the data.
 
     The filter stores the first bytes of all elements, then the second bytes, and so on. Trailing
-    bytes that do not fill an element stay in place. Return None if the filter would not change the
-    data.
+    bytes that do not fill an element stay in place.
     """
     flow, size = request.flow, request.settings(elementsize=0)["elementsize"]
     if size < 1:
@@ -263,17 +256,12 @@ def build_shuffle(request: StepRequest) -> Step | None:
 
 
 def _merge_planes(planes: NDArray[Any], target: NDArray[np.uint8]) -> None:
-    """Merge byte planes into elements: plane *n* provides byte *n* of every element.
-
-    If the planes are short, all of them are copied in a single operation. Two long planes are
-    merged by shifting 16-bit words, which is vectorized and twice as fast as strided copies. Three
-    or more long planes are copied one by one.
-    """
+    """Merge byte planes into elements: plane *n* provides byte *n* of every element."""
     size, count = planes.shape
     elements = target.reshape(-1, size)
     if count < 128 * size:
         elements[...] = planes.T
-    elif size == 2:
+    elif size == 2:  # shifting words is vectorized and twice as fast as strided copies
         words = target.view("<u2")
         words[...] = planes[1]
         words <<= 8
@@ -323,10 +311,7 @@ def build_typed(request: StepRequest) -> Step:
 def _tolerance(
     name: str, codec: Any, dtype: np.dtype[Any], stored: np.dtype[Any], values: NDArray[Any]
 ) -> Any:
-    """Return the largest error that a round trip through a filter may introduce in each value.
-
-    The filter `name` converts `values` to the dtype `stored` and back to `dtype`.
-    """
+    """Return the maximum error of each value after a round trip through the filter `name`."""
     floats = [item for item in (dtype, stored) if item.kind == "f"]
     rounding = 8 * max((np.finfo(item).eps for item in floats), default=0)
     if name == "fixedscaleoffset":
@@ -359,7 +344,7 @@ def build_bitround(request: StepRequest) -> Step:
 def build_sized(request: StepRequest) -> Step:
     """Build the `Step` for ``packbits``, ``base64`` or a checksum codec.
 
-    The size of the data that these codecs produce depends only on the size of their input.
+    The encoded size of these codecs depends only on the size of their input.
     """
     name, flow = request.spec.name, request.flow
     if name == "packbits" and (flow.size is None or flow.dtype.itemsize != 1):
@@ -383,16 +368,14 @@ def _encoded_size(name: str, size: int) -> int:
 
 
 class _Crc32c(Checksum32):  # type: ignore[misc]
-    """A CRC-32C codec in pure Python, which is used if numcodecs does not provide this codec.
-
-    It processes 10 MB/s, which is fast enough for shard indices.
-    """
+    """A CRC-32C codec in pure Python, which is used if numcodecs does not provide this codec."""
 
     codec_id = "crc32c"
     location = "end"
 
     @staticmethod
     def checksum(data: Buffer, value: int = 0) -> int:
+        # This processes 10 MB/s, which is fast enough for shard indices.
         table = _crc32c_table()
         value ^= 0xFFFFFFFF
         for byte in bytes(data):
