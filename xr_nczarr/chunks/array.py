@@ -130,11 +130,7 @@ class ChunkedArray:
 
     @cached_property
     def _max_object_bytes(self) -> int | None:
-        """The maximum size of a stored chunk in bytes. Reading a larger chunk raises a LimitError.
-
-        The limit is twice the maximum encoded size of a chunk, plus 1 MiB. There is no limit (None)
-        if the chunks are in shards, or if the size of a decoded chunk depends on its values.
-        """
+        """The maximum size of a stored chunk in bytes, or None if there is no limit."""
         if self.codec.flow.size is None or self.node.shards:
             return None
         return 2 * self.codec.encoded.bound + _SPARE_BYTES
@@ -147,17 +143,13 @@ class ChunkedArray:
 
     @contextmanager
     def _explained_limit(self) -> Iterator[None]:
-        """Explain the LimitError that is raised if a stored chunk exceeds `_max_object_bytes`.
-
-        The new message says that the limit applies to chunks of this shape, dtype and codec. The
-        new remedy is to rewrite the chunk or to correct the metadata, because no option can change
-        this limit. Other errors raised in the ``with`` block are not changed.
-        """
+        """Explain the LimitError that is raised if a stored chunk exceeds `_max_object_bytes`."""
         try:
             yield
         except LimitError as error:
             if error.max_bytes is not None and error.max_bytes == self._max_object_bytes:
                 error.problem += " for chunks of this shape, dtype and codec"
+                # No option can change this limit.
                 error.remedy = "Rewrite the chunk, or correct the metadata of the array"
             raise
 
@@ -236,6 +228,7 @@ class ChunkedArray:
                 out=out,
                 missing_chunks=self.options.missing_chunks,
                 convert=convert,
+                # A store that sets the number of threads expects one request at a time per thread.
                 read_ahead=not self._store_sets_threads,
             )
             is_limited = self.chunk_bytes < _LIMITED_BELOW_BYTES and not self.store.remote
@@ -304,12 +297,7 @@ class ChunkedArray:
 
     @property
     def _store_sets_threads(self) -> bool:
-        """Whether the store, rather than the `ReadOptions`, determines the number of threads.
-
-        This is True if the store specifies a number of threads and the `ReadOptions` do not. In
-        that case, each thread must request only one stored object at a time, because the store
-        chooses the number on this assumption.
-        """
+        """Whether the store, rather than the `ReadOptions`, determines the number of threads."""
         return self.options.threads is None and self.store.max_threads is not None
 
     def _threads(self, count: int, part_bytes: int) -> int:
@@ -322,21 +310,16 @@ class ChunkedArray:
             return 1
         return min(self.options.threads or _processors(), count)
 
-    def _batch_size(self, per_thread: int, part_bytes: int) -> int:
-        """Return the number of parts that a thread reads or writes in one batch.
-
-        `per_thread` is the number of parts divided by the number of threads, and `part_bytes` is
-        the average size of a part. Batches are large if the store is remote and the requests in a
-        batch are sent concurrently. Otherwise, batches are small enough to keep all threads busy.
-        """
+    def _batch_size(self, parts_per_thread: int, part_bytes: int) -> int:
+        """Return the number of parts that a thread reads or writes in one batch."""
         if not self.store.remote:
-            parts, limit = min(_BATCH_PARTS, per_thread), _BATCH_BYTES
+            parts, limit = min(_BATCH_PARTS, parts_per_thread), _BATCH_BYTES
         elif not self._store_sets_threads:
-            return _BATCH_PARTS
+            return _BATCH_PARTS  # the requests of a batch are sent concurrently
         elif self.node.shards or part_bytes < self.chunk_bytes:  # requests are for byte ranges
             return 1
         else:
-            parts = min(_REMOTE_BATCH_PARTS, per_thread // _BATCHES_PER_THREAD)
+            parts = min(_REMOTE_BATCH_PARTS, parts_per_thread // _BATCHES_PER_THREAD)
             limit = _REMOTE_BATCH_BYTES
         return max(1, min(parts, limit // max(1, part_bytes)))
 
@@ -345,8 +328,7 @@ class ChunkedArray:
     ) -> None:
         """Call `work` with each batch of the plan's parts, in several threads if that is faster.
 
-        `elements` is used to estimate how many bytes are read. If only byte ranges of chunks are
-        read, it is the number of selected elements. If whole chunks are read or written, it is 0.
+        If only byte ranges of chunks are read, `elements` is the number of selected elements.
         """
         if plan.count == 1:  # the usual case in a dask task
             work(list(plan))
@@ -386,14 +368,12 @@ class ChunkedArray:
 
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialized array. The data of a large array is aligned to a cache line.
-
-    By default, NumPy places the data of a large array 16 bytes after a page boundary. On AMD Zen 3,
-    copying from the system's page cache to such an address takes three times as long.
-    """
+    """Return an uninitialized array, which is aligned to a cache line if it is large."""
     size = math.prod(shape) * dtype.itemsize
     if size < _ALIGNED_FROM_BYTES or dtype.hasobject:
         return np.empty(shape, dtype)
+    # NumPy places the data of a large array 16 bytes after a page boundary. On AMD Zen 3, copying
+    # from the system's page cache to such an address takes three times as long.
     memory = np.empty(size + _CACHE_LINE, np.uint8)
     start = -memory.__array_interface__["data"][0] % _CACHE_LINE
     return memory[start : start + size].view(dtype).reshape(shape)

@@ -39,12 +39,9 @@ _indices = SharedCache[_IndexName, Versioned | None](
 class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
-    If the metadata does not declare the separator of chunk keys, every missing chunk is also looked
-    up under a key with the alternative separator, such as ``0/1`` instead of ``0.1``. See
+    Some metadata does not declare the separator of chunk keys. Missing chunks are then also looked
+    up under a key with the other separator, such as ``0/1`` instead of ``0.1``. See
     `ArrayNode.key_notations`.
-
-    A single array can have keys with both separators. For example, a program that knows only the
-    separator ``.`` does not find the existing key ``0/1``, and creates ``0.1`` for the same chunk.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -52,10 +49,7 @@ class ChunkObjects:
         self.keys = node.key_notations
 
     def batches(self, parts: Iterable[ChunkPart], size: int) -> Iterator[list[ChunkPart]]:
-        """Yield the parts in lists of up to `size` parts.
-
-        The parts can be divided in any way, because every chunk is a separate object.
-        """
+        """Yield the parts in lists of up to `size` parts."""
         remaining = iter(parts)
         while batch := list(itertools.islice(remaining, size)):
             yield batch
@@ -72,10 +66,9 @@ class ChunkObjects:
     ) -> Iterator[Bytes | None]:
         """Yield byte ranges of encoded chunks, in order, with None for ranges of missing chunks.
 
-        Each item of `wanted` is a pair: the index of a chunk, and a list of the ranges to read from
-        this chunk. Each range is a (start, length) pair. If the store knows the size of a chunk
-        without making a request, `check_size` is called with the size in bytes. `check_size` can
-        raise an error if the size is wrong.
+        `wanted` contains the index of each chunk, and the (start, length) pairs of the ranges to
+        read from this chunk. Some stores know the size of a chunk without a request. `check_size`
+        is then called with this size in bytes, and can raise an error.
         """
 
         def request(keys: ChunkKeys, items: Sequence[_Span]) -> Iterator[Bytes | None]:
@@ -112,10 +105,9 @@ class ChunkObjects:
         items: Sequence[_Item],
         request: Callable[[ChunkKeys, Sequence[_Item]], Iterator[Bytes | None]],
     ) -> Iterator[Bytes | None]:
-        """Yield the data of each item, in order, trying every key notation.
-
-        `request` is called with a notation and with items, and yields the data of these items.
-        """
+        """Yield the data of each item, in order, trying alternative keys for missing items."""
+        # A single array can have keys with both separators. For example, a program that knows only
+        # the separator ``.`` does not find the key ``0/1``, and creates ``0.1`` for the same chunk.
         fetched = request(self.keys[0], items)
         if len(self.keys) == 1:
             yield from fetched
@@ -188,10 +180,11 @@ class Shards:
     def fetch(self, store: Store, chunks: Sequence[Index]) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, in order, with None for missing chunks.
 
-        Some shards are fetched as a whole; see `_fetch_dense`. For all other shards, the index is
-        fetched first, and then the requested chunks. A remote store receives one batch of requests
-        for all shard indices at each nesting level, and one batch for the chunks. In a local store,
-        each shard is opened once.
+        A shard is fetched as a whole if at least half of its chunks are requested, or if additional
+        codecs encode the whole shard. For all other shards, the index is fetched first, and then
+        the requested chunks. A remote store receives one batch of requests for all shard indices at
+        each nesting level, and one batch for the chunks. In a local store, each shard is opened
+        once.
 
         Raises
         ------
@@ -211,18 +204,13 @@ class Shards:
     def _fetch_current(
         self, store: Store, chunks: Sequence[Index], tries: int = _MAX_TRIES
     ) -> Iterator[Bytes | None]:
-        """Yield the encoded bytes of chunks in a remote store, as `fetch` does.
-
-        If a writer replaces a shard between two requests, the chunks that have not been yielded yet
-        are fetched from the new shard. This is repeated at most `tries` times. If a writer then
-        replaces a shard again, a StorageError is raised.
-        """
+        """Yield the encoded chunks, retrying up to `tries` times if a shard is replaced."""
         done = 0
         try:
             for data in self._fetch(_VersionedReader(store, refresh=tries < _MAX_TRIES), chunks):
                 yield data
                 done += 1
-        except _ReplacedError as error:
+        except _ReplacedError as error:  # fetch the remaining chunks from the new shard
             if not tries:
                 raise error.cause from None
             yield from self._fetch_current(store, chunks[done:], tries - 1)
@@ -240,12 +228,10 @@ class Shards:
             yield None if span is None else next(fetched)
 
     def _fetch_dense(self, store: Store, counts: Mapping[str, int]) -> dict[str, Bytes | None]:
-        """Fetch the shards that should be read as a whole.
+        """Fetch the shards that should be read as a whole, and return their bytes by key.
 
-        A shard is read as a whole if at least half of its chunks are requested, or if the metadata
-        lists codecs that encode whole shards. `counts` maps the key of each shard to the number of
-        requested chunks. Return a dict mapping the keys of the fetched shards to their bytes, or to
-        None for shards that do not exist.
+        `counts` contains the number of requested chunks of each shard. A missing shard has the
+        value None.
         """
         outermost = self.levels[0]
         dense = [key for key, count in counts.items() if count >= self._whole_from]
@@ -264,15 +250,10 @@ class Shards:
         shard_ranges: Sequence[ByteRange | None],
         source: _ShardReader,
     ) -> list[ByteRange | None]:
-        """Look up chunks in the shard indices at one nesting level.
+        """Return the byte range of each chunk, or of the nested shard that contains the chunk.
 
-        `depth` is the nesting level, which is 0 for the outermost shards. `shard_ranges` contains
-        one byte range for each chunk: the range of the shard at this level that contains the chunk.
-        `source` reads the shard indices.
-
-        The result also contains one byte range for each chunk. At the innermost level, this is the
-        range of the chunk itself. At all other levels, it is the range of the nested shard that
-        contains the chunk. The range of a missing chunk or shard is None.
+        `shard_ranges` contains the range of each chunk's shard at nesting level `depth`. Missing
+        shards and chunks have the range None.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
@@ -302,22 +283,15 @@ class Shards:
         return located
 
     def _within(self, depth: int, chunk: Index) -> Index:
-        """Return the index of a chunk within its shard at nesting level `depth`.
-
-        If shards at this level contain nested shards instead of chunks, return the index of the
-        nested shard that contains the chunk.
-        """
+        """Return the position of a chunk in the index of its shard at nesting level `depth`."""
         outer, inner = self._spans[depth], self._spans[depth + 1]
         return tuple(map(floordiv, map(mod, chunk, outer), inner))
 
     def assemble(self, chunks: Mapping[Index, Bytes]) -> Bytes:
         """Build a shard from its encoded chunks.
 
-        Parameters
-        ----------
-        chunks
-            Mapping from the index of each chunk in the array's chunk grid to its encoded bytes.
-            Chunks that are not in the mapping are missing from the new shard.
+        `chunks` maps grid indices of chunks to their encoded bytes. All other chunks are missing
+        from the new shard.
         """
         return self.levels[0].wrap(self._assemble(0, chunks))
 
@@ -352,10 +326,7 @@ ChunkLayout = ChunkObjects | Shards
 
 
 class _ShardReader:
-    """A reader of byte ranges that accesses the store only for shards that are not in memory.
-
-    Each object in the store is opened only once. As a result, everything read from an object
-    belongs to the same version of the object. A subclass reads from remote stores.
+    """A reader of byte ranges of shards.
 
     Attributes
     ----------
@@ -369,16 +340,13 @@ class _ShardReader:
         self.store = store
         self.whole: dict[str, Bytes | None] = {}
         self.opened = ExitStack()
+        # Each object is opened only once, so that all its ranges belong to the same version.
         self._reads: dict[str, Read] = {}
 
     def read(
         self, ranges: Iterable[ByteRange], *, of_indices: bool = False
     ) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None for a range of a missing shard.
-
-        `of_indices` states whether the ranges contain shard indices. Only a `_VersionedReader`
-        caches these.
-        """
+        """Yield the bytes of each range, or None for a range of a missing shard."""
         wanted = list(ranges)
         fetch = self._fetch_indices if of_indices else self._fetch_ranges
         fetched = fetch([span for span in wanted if span.key not in self.whole])
@@ -394,10 +362,9 @@ class _ShardReader:
                 yield memoryview(data)[start : start + span.length]
 
     def check_missing(self, key: str) -> None:
-        """Raise an error if the index of a shard may be outdated.
+        """Raise _ReplacedError if the index of a shard may be outdated.
 
-        This method is called with the key of a shard whose index lists a chunk as missing. Only
-        a reader that caches shard indices raises the error.
+        An index that is not from a cache is never outdated.
         """
 
     def _fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
@@ -411,15 +378,10 @@ class _ShardReader:
 
 
 class _VersionedReader(_ShardReader):
-    """A reader of a remote store that reads all byte ranges of an object from the same version.
+    """A reader of shards in a remote store, which caches shard indices.
 
-    If the store reports versions, shard indices are cached for later reads. If an object is
-    replaced between two reads, _ReplacedError is raised.
-
-    Parameters
-    ----------
-    refresh
-        Whether to fetch shard indices even if they are cached.
+    It raises _ReplacedError if an object is replaced between two reads. If `refresh` is True, shard
+    indices are fetched even if they are cached.
     """
 
     def __init__(self, store: Store, *, refresh: bool) -> None:
@@ -445,11 +407,7 @@ class _VersionedReader(_ShardReader):
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise _ReplacedError if the index of the shard `key` was taken from the cache.
-
-        This method is called if the index lists a chunk as missing. A cached index may be outdated,
-        so the index must be fetched again.
-        """
+        """Raise _ReplacedError if the index of the shard `key` was taken from the cache."""
         if key in self._kept:
             raise self._replaced(key)
 

@@ -61,8 +61,7 @@ class Plan:
     result_shape
         Shape of the values that the caller reads or writes. For an orthogonal selection, this is
         `shape` without the dimensions that are indexed with an integer. For a pointwise selection,
-        the first item of `shape` is the number of points. In `result_shape`, the broadcast shape of
-        the index arrays replaces this item.
+        the shape of the points replaces the number of points, which is the first item of `shape`.
     count
         Number of parts, which is also the number of touched chunks.
     axes
@@ -100,14 +99,13 @@ class Plan:
 
 
 class _Pieces(NamedTuple):
-    """The parts of a selection along one dimension.
+    """The parts of a selection along one dimension, with one item per touched chunk in each field.
 
-    Each attribute corresponds to a field of `ChunkPart`, and has one item per touched chunk.
-
-    In a pointwise selection, the first pieces contain the points. They belong to all indexed axes
-    together. Each item of `chunks` and `sources` is then a tuple with one value per indexed axis.
+    For the points of a pointwise selection, each item of `chunks` and `sources` is a tuple with one
+    value per indexed dimension.
     """
 
+    # The fields are in the same order as those of `ChunkPart`.
     chunks: Sequence[Any]
     sources: Sequence[Any]
     targets: Sequence[slice | Positions]
@@ -313,15 +311,11 @@ def _split_slice(size: int, chunk: int, selector: slice) -> _Pieces:
 
 
 def _split_run(size: int, chunk: int, start: int, stop: int) -> _Pieces:
-    """Split the positions from `start` to `stop` (exclusive) into parts, one for each chunk.
-
-    `size` is the length of the dimension, and `chunk` is the length of its chunks. Only the first
-    and the last chunk can be selected partially.
-    """
+    """Split the positions from `start` to `stop` (exclusive) into parts, one for each chunk."""
     chunks = range(start // chunk, -(-stop // chunk))
     bounds = [0, *range(chunks[0] * chunk + chunk - start, stop - start, chunk), stop - start]
     sources, complete = [slice(0, chunk, 1)] * len(chunks), [True] * len(chunks)
-    for at in (0, -1)[: len(chunks)]:
+    for at in (0, -1)[: len(chunks)]:  # only these chunks can be selected partially
         origin = chunks[at] * chunk
         low, high = max(start, origin), min(stop, origin + chunk)
         sources[at] = slice(low - origin, high - origin, 1)
@@ -365,7 +359,7 @@ def _split_positions(size: int, chunk: int, positions: Positions) -> _Pieces:
 
 
 def _deduplicated(sources: Sequence[slice | Positions]) -> list[slice | Positions]:
-    """Replace equal slices with one shared slice, so that caches can use its `id` as a key."""
+    """Replace equal slices with one shared slice, so that caches can use `id` as a key."""
     unique: dict[tuple[int, ...], slice] = {}
     return [
         unique.setdefault((source.start, source.stop, source.step), source)
@@ -425,11 +419,11 @@ def _split_points(positions: list[Positions], chunk_shape: list[int]) -> _Pieces
 
 
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Combine the pieces of all dimensions, and return an iterator for each field of `ChunkPart`.
+    """Return one iterator for each field of `ChunkPart`.
 
-    Each iterator yields one tuple per part. The tuple contains one value for each dimension.
-    `itertools.product` builds the tuples, because a loop in Python would be slower.
+    Each iterator yields one tuple per part, with one item from each of `pieces`.
     """
+    # A loop in Python would be slower.
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]
 
 
@@ -441,10 +435,10 @@ def _cross(pieces: Sequence[_Pieces], *, slices_only: bool) -> Iterator[ChunkPar
 
 
 def _indices(sources: Iterable[tuple[slice | Positions, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Yield a NumPy index for each chunk. Chunks with identical sources share one index object."""
+    """Yield a NumPy index for each item of `sources`."""
     cached: dict[tuple[int, ...], tuple[Any, ...]] = {}
     for selectors in sources:
-        ids = tuple(map(id, selectors))
+        ids = tuple(map(id, selectors))  # chunks with identical sources share one index object
         index = cached.get(ids) or orthogonal_index(selectors)
         if len(cached) < _MAX_CACHED_INDICES:
             cached[ids] = index

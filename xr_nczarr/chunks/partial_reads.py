@@ -18,16 +18,15 @@ _GAP_BYTES = 16 << 10
 class Window(NamedTuple):
     """Byte ranges of an uncompressed chunk that together contain all selected elements.
 
-    When concatenated, the ranges form an array, called the box.
-
     Attributes
     ----------
     spans
         Start and length of each range in bytes.
     shape
-        Shape of the box in elements. It has as many dimensions as the chunk.
+        Shape, in elements, of the array that the concatenated ranges form. It has as many
+        dimensions as the chunk.
     source
-        NumPy index of the selected elements in the box.
+        NumPy index of the selected elements in this array.
     """
 
     spans: list[tuple[int, int]]
@@ -41,9 +40,7 @@ def byte_window(
     """Return the byte ranges of an uncompressed chunk that contain the selected elements.
 
     Return None if the whole chunk must be read. Chunks of fixed-width strings are always read as a
-    whole, because a writer may have increased the width of the strings after the metadata was read.
-    Byte ranges computed from the metadata would then be wrong. Only the size of the whole chunk
-    reveals that the width has changed.
+    whole.
 
     Parameters
     ----------
@@ -57,6 +54,8 @@ def byte_window(
         Whether each request costs a round trip. If so, a single byte range that covers all selected
         elements is returned.
     """
+    # A writer may have increased the width of strings after the metadata was read. Byte ranges
+    # would then be wrong. Only the size of the whole chunk reveals that the width has changed.
     if node.dtype.kind == "S" and node.dtype.itemsize > 1:
         return None
     rank = len(node.chunk_shape)
@@ -97,12 +96,10 @@ def part_within(
 
 
 def _runs(item: Any, extent: tuple[int, int], max_gap: int) -> tuple[list[tuple[int, int]], Any]:
-    """Return the runs of rows to read, and an index that picks the selected rows from these runs.
+    """Return the runs of rows to read, and a NumPy index of the selected rows in these runs.
 
-    A row is the part of a chunk at one index along a dimension. A run is a range of consecutive
-    rows, given as a (start, length) pair. `item` is the NumPy index that selects the rows, and
-    `extent` contains the first and the last selected row. Two selected rows are in the same run if
-    they are at most `max_gap` rows apart. The run then also contains the rows between them.
+    Each run is a (start, length) pair. Selected rows that are at most `max_gap` apart are in the
+    same run.
     """
     low, high = extent
     if isinstance(item, slice):

@@ -97,13 +97,7 @@ class PartReader:
             self._read_whole(batch)
 
     def _read_directly(self, batch: list[ChunkPart]) -> list[ChunkPart]:
-        """Read uncompressed chunks from files, and return the parts whose chunks are missing.
-
-        A chunk is read directly into the result if `_target_as_chunk` allows it. Otherwise, the
-        whole chunk or a `Window` of it is read into a buffer, and the selected elements are copied.
-        Consecutive parts with the same window share a buffer, to avoid allocating memory for each
-        part.
-        """
+        """Read uncompressed chunks from files, and return the parts whose chunks are missing."""
         absent: list[ChunkPart] = []
         box: Array | None = None
         previous: Window | None = None
@@ -112,6 +106,7 @@ class PartReader:
                 key = self.layout.key_of(part.chunk)
                 target = self._target_as_chunk(part)
                 window = self._window(part) if target is None else None
+                # Parts with the same window share a buffer, to avoid allocating memory for each.
                 if target is None and (box is None or window is not previous):
                     shape = self.node.chunk_shape if window is None else window.shape
                     box = np.empty(shape, self.node.dtype)
@@ -137,11 +132,7 @@ class PartReader:
         return absent
 
     def _read_whole(self, batch: list[ChunkPart]) -> None:
-        """Fetch and decode whole chunks, and copy the selected elements to the result.
-
-        If `_target_as_chunk` allows it, a chunk is decoded directly into the result instead.
-        Missing chunks are read as fill values, or raise an error.
-        """
+        """Fetch and decode whole chunks, and copy the selected elements to the result."""
         scratch = None
         fetched = self._with_context(self._fetch([part.chunk for part in batch]), batch)
         for part, (codec, data) in zip(batch, self._with_codec(fetched), strict=True):
@@ -175,16 +166,14 @@ class PartReader:
         return itertools.chain.from_iterable(singles)
 
     def _with_codec(self, fetched: Iterator[Bytes | None]) -> Iterator[tuple[ChunkCodec, Any]]:
-        """Yield the data of each fetched chunk, together with the codec chain that decodes it.
+        """Yield the codec chain and the data of each fetched chunk.
 
-        If the last codec can decode several chunks in one call, chunks are passed in batches to
-        `ChunkCodec.decode_many`. For chunks that it decodes, the partially decoded data is yielded
-        with the chain of the codecs that remain. A batch contains as many chunks as fit in
-        `_DECODED_TOGETHER_BYTES` when decoded, but at least two, unless fewer remain.
+        If the data is already partially decoded, the chain contains only the remaining codecs.
         """
         if not self.codec.decodes_many:
             yield from zip(itertools.repeat(self.codec), fetched)
             return
+        # `decode_many` requires at least two chunks.
         count = max(2, _DECODED_TOGETHER_BYTES // max(1, self.codec.flow.bound))
         while True:
             with self._turn() if self.store.reads_in_place else nullcontext():
@@ -196,13 +185,10 @@ class PartReader:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Run the ``with`` block when it is this thread's turn to read small pieces of local files.
-
-        Threads that read such pieces contend for the GIL after each system call. They are faster if
-        they take turns: one thread reads while the others decode. On a slow file system, taking
-        turns is not worth a long wait, because reading rarely needs the GIL. A thread therefore
-        waits at most `_MAX_TURN_SECONDS`, and then reads even if it is not its turn.
-        """
+        """Wait at most `_MAX_TURN_SECONDS` for other threads before running the ``with`` block."""
+        # Threads that read small pieces of local files contend for the GIL after each system call.
+        # They are faster if one thread reads while the others decode. A slow file system is not
+        # worth a longer wait, because reading from it rarely needs the GIL.
         acquired = self._lock.acquire(timeout=_MAX_TURN_SECONDS)
         try:
             yield
@@ -211,11 +197,7 @@ class PartReader:
                 self._lock.release()
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
-        """Return a view of the result into which a chunk can be decoded directly.
-
-        There is such a view if the whole chunk is selected, its elements are contiguous in the
-        result, and the result has the dtype of the chunk. Otherwise, return None.
-        """
+        """Return a view of the result into which the whole chunk can be decoded, if possible."""
         if not self.in_place or not part.complete:
             return None
         target = self.out[part.target] if part.target else self.out
@@ -341,15 +323,12 @@ class PartReader:
                 raise
 
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Return byte ranges of a decoded Blosc chunk, or None if the chunk does not exist.
-
-        Only the Blosc blocks that contain the ranges are decoded, if this is faster than decoding
-        the whole chunk. `spans` contains the start and length of each range.
-        """
+        """Return byte ranges of a decoded Blosc chunk, or None if the chunk does not exist."""
         with self.store.reading(self.layout.key_of(chunk)) as read:
             pieces = read_blosc_spans(read, self.codec.flow.bound, spans)
         if pieces is not None:
             return pieces
+        # The chunk does not exist, or must be decoded as a whole.
         (data,) = self.layout.fetch(self.store, [chunk])
         if data is None:
             return None
@@ -358,11 +337,8 @@ class PartReader:
 
 
 def _buffer(array: Array) -> Any:
-    """Return an object that exposes the memory of an array through the buffer protocol.
-
-    Arrays of times, and arrays of dtypes from other packages, do not support this protocol. For
-    them, return a view of their bytes.
-    """
+    """Return an object that exposes the memory of an array through the buffer protocol."""
+    # Arrays of times, and of dtypes from other packages, do not support the protocol themselves.
     return array if array.dtype.kind in "iufb" else bytes_of(array)
 
 

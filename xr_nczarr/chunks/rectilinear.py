@@ -22,8 +22,7 @@ from xr_nczarr.model import ArrayNode, ChunkKeys
 class ShiftedKeys(ChunkKeys):
     """The chunk keys of a box, which is a rectangular region of an array's chunk grid.
 
-    `first` is the grid index of the first stored object in the box, relative to the start of the
-    whole array.
+    `first` is the index of the box's first stored object in the grid of the whole array.
     """
 
     first: tuple[int, ...]
@@ -48,15 +47,10 @@ class _Run(NamedTuple):
 
 
 _SelectorPart = tuple[dict[int, tuple[_Run, Positions]], Positions]
-"""The part of a selector that falls in one run of consecutive stored objects.
+"""The part of a selector that lies in one run along each axis that the selector indexes.
 
-Usually, a selector indexes one axis. In a pointwise selection, however, all index arrays together
-form one selector for several axes. The elements of a part then lie in one run along each of these
-axes.
-
-The first item maps each indexed axis to the run that contains the elements, and to their positions
-relative to the start of the run. The second item contains the positions of the same elements along
-the result axis that the selector produces.
+The first item maps each indexed axis to a run, and to positions relative to the start of this run.
+The second item contains the corresponding positions along the selector's axis of the result.
 """
 
 
@@ -70,8 +64,6 @@ def read_boxes(
 ) -> Array:
     """Read a selection of an array with a rectilinear chunk grid.
 
-    The grid is divided into boxes. All chunks in a box have the same shape.
-
     Parameters
     ----------
     node
@@ -79,8 +71,9 @@ def read_boxes(
     selection, pointwise
         See `ChunkedArray.read`.
     read
-        Function that reads from one box. It is called with the metadata of the box, which describes
-        an array with a regular grid, and with the selection within the box.
+        Function that reads a selection of a region in which all chunks have the same shape. Its
+        arguments are the metadata of the region, as an array with a regular grid, and the selection
+        within the region.
     dtype
         Dtype of the result.
     """
@@ -98,6 +91,7 @@ def read_boxes(
     together = np.broadcast_arrays(*[positions[axis] for axis in points])
     for axis, array in zip(points, together, strict=True):
         positions[axis] = array
+    # All index arrays of a pointwise selection together form one selector.
     groups = [points] * pointwise + [(axis,) for axis in axes if axis not in points]
     shape = tuple([length for group in groups for length in positions[group[0]].shape])
     out = np.empty([positions[group[0]].size for group in groups], dtype)
@@ -118,19 +112,16 @@ def read_boxes(
 def _runs(lengths: Sequence[tuple[int, int]], size: int, *, sharded: bool) -> Iterator[_Run]:
     """Yield runs of stored objects (chunks or shards) that have the same length along a dimension.
 
-    `size` is the number of elements along the dimension. `lengths` contains (object length, repeat
-    count) pairs. If the objects do not cover the whole dimension, the remaining elements form a
-    final run, whose objects are missing from the store.
-
-    In an array without shards, the final run is a single chunk. If `sharded` is True, the final run
-    consists of shards that are as long as the longest shard in `lengths`. Each of these shards
-    therefore contains a whole number of inner chunks.
+    `lengths` contains (object length, repeat count) pairs, and `size` is the size of the dimension.
     """
     first = start = 0
     for length, number in lengths:
         stop = min(start + length * number, size)
         yield _Run(first, length, start, stop)
         first, start = first + number, stop
+    # The remaining elements form a final run, whose objects are missing from the store. Without
+    # shards, this run is a single chunk. Shards have the length of the longest shard, because they
+    # must contain a whole number of inner chunks.
     if start < size:
         longest = max(length for length, _ in lengths)
         yield _Run(first, longest if sharded else size - start, start, size)

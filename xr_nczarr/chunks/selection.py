@@ -24,9 +24,8 @@ class ReadRequest(NamedTuple):
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the corresponding axis of the `Selection`. In a
-        pointwise read, each dimension that is indexed with a single integer adds an axis of length
-        1 to the values. `axes` skips this axis, because the `Selection` has no corresponding axis.
+        For each axis of the values that are read, the corresponding axis of the `Selection`. Axes
+        of length 1 that a pointwise read adds for single integers are skipped.
     """
 
     selection: list[Any]
@@ -44,9 +43,9 @@ class Selection(NamedTuple):
     selectors
         For each dimension of the array, an index, a range, or an index array.
     axes
-        For each dimension of the array, the axes of the result along which the dimension's selector
-        varies. A single index does not vary, so it has no axes. A range has one axis, along which
-        no other selector varies. An index array has one axis for each of its own dimensions.
+        For each dimension of the array, the axes of the result along which its selector varies. An
+        index has no axes. A range has one axis, along which no other selector varies. An index
+        array has one axis for each of its own dimensions.
     """
 
     shape: tuple[int, ...]
@@ -191,11 +190,9 @@ def _orthogonally(selector: Any, items: Sequence[Selector]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Index a selector pointwise, and return the selected positions in the array.
+    """Index a selector pointwise with the arrays in `points`, which are keyed by axis.
 
-    `spanned` contains the axes along which the selector varies. `points` maps axes to index
-    arrays, for at least one of the axes in `spanned`. In the result, the axes of the index arrays
-    come first, followed by the axes of the selector that have no index array.
+    In the result, the axes of the points come before the axes that have no index array.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):

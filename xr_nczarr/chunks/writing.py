@@ -66,11 +66,9 @@ class PartWriter:
     def _encoded(
         self, key: str, parts: dict[Index, ChunkPart], stored: dict[Index, Bytes | None]
     ) -> Iterator[tuple[str, Bytes]]:
-        """Encode one stored object, and yield a single pair: its key and its new bytes.
+        """Yield the key and new bytes of a stored object, or delete the object if it has no chunks.
 
-        `parts` contains one part of the plan for each chunk that gets new values. Its keys are the
-        grid indices of these chunks. All other chunks are taken from `stored`. If the object would
-        contain no chunks, delete it and yield nothing.
+        Chunks without a part in `parts` are taken from `stored`.
         """
         merged = stored | {
             index: self._merged(part, stored.get(index)) for index, part in parts.items()
@@ -84,9 +82,7 @@ class PartWriter:
     def _merged(self, part: ChunkPart, stored: Bytes | None) -> Bytes | None:
         """Merge new values into a stored chunk, and return the encoded chunk.
 
-        `stored` is the encoded chunk in the store, or None if the chunk is missing. Elements that
-        are not selected keep their stored values. Return None if the merged chunk need not be
-        stored, because it contains only fill values.
+        Return None if the merged chunk need not be stored, because it contains only fill values.
         """
         values = self.source[(*part.target, ...)]  # with the ellipsis, the result is never a scalar
         with ErrorContext(
@@ -121,17 +117,13 @@ class PartWriter:
         return np.full(self.node.chunk_shape, fill, self.node.dtype)
 
     def _is_empty(self, chunk: Array) -> bool:
-        """Return whether a chunk contains only fill values and therefore need not be stored.
-
-        All values except Python objects are compared bit by bit. For example, -0.0 differs from
-        0.0, and NaNs with different bit patterns differ. Return False if `write_empty_chunks` is
-        True, or if the array has no fill value.
-        """
+        """Return whether a chunk need not be stored, because it contains only fill values."""
         if self.write_empty_chunks or self.node.fill_value is None:
             return False
         fill = np.array(self.node.fill_value, self.node.dtype)
         if chunk.dtype.hasobject:
             return bool((chunk == fill).all())
+        # Compare bit by bit. For example, -0.0 is not the fill value 0.0.
         first = np.array(chunk[(0,) * chunk.ndim], chunk.dtype)  # keeps trailing NULs of text
         if first.tobytes() != fill.tobytes():
             return False
