@@ -52,7 +52,7 @@ def annotate(group: Group, layout: Layout) -> Hierarchy:
         If the Zarr version does not support the dialect of the layout, or if the dialect cannot
         represent the value of an attribute.
     NczarrError
-        If a variable has no array. If its `error` attribute is set, this error is raised.
+        If a variable has no array. The variable's `error` is raised, if there is one.
     """
     return Hierarchy(nodes=dict(_Writer(layout).nodes_of(group, {})), zarr=layout.zarr)
 
@@ -132,11 +132,7 @@ class _Writer:
         )
 
     def stored_form(self, variable: Variable, node: ArrayNode) -> ArrayNode:
-        """Return a copy of `node` with the dtype, fill value and shape to store for `variable`.
-
-        The dtype, fill value and shape of `node` itself describe the array as netCDF interprets it.
-        The copy describes the stored array, whose dtype, fill value and shape can differ.
-        """
+        """Return a copy of `node` with the dtype, fill value and shape of the stored array."""
         fill, declared = node.fill_value, variable.attributes.get("_FillValue")
         if not is_fill_value(declared, node.dtype):  # invalid, as reported when the source was read
             declared = None
@@ -172,21 +168,9 @@ class _Writer:
         fields: dict[str, dict[str, Json]],
         dtype: np.dtype[Any] | None = None,
     ) -> dict[str, Any]:
-        """Combine the user's attributes and their NCZarr types with a node's other metadata.
+        """Return `fields` completed with the attributes of `item` and their NCZarr types.
 
-        Return the complete metadata as a dict with the same keys as `fields`.
-
-        Parameters
-        ----------
-        item
-            The group or variable that has the attributes.
-        fields
-            The node's other metadata, including its annotations, in dicts under the keys
-            ``attributes``, ``members`` and ``sidecars`` (additional hidden documents that some
-            layouts store next to a node's Zarr documents). Types may be added to these dicts in
-            place.
-        dtype
-            The stored dtype of a variable, for which its `_FillValue` is encoded. None for a group.
+        The dicts in `fields` are changed in place. For a variable, `dtype` is the stored dtype.
         """
         attributes: dict[str, Json] = {}
         types: dict[str, str] = {}
@@ -218,8 +202,7 @@ class _Writer:
 def _recorded_types(types: Mapping[str, str], vintage: Vintage) -> dict[str, str]:
     """Render the types of user attributes in the notation of an NCZarr layout.
 
-    `types` maps the names of attributes to netCDF types. Types that the layout does not record are
-    omitted.
+    Types that the layout does not record are omitted.
     """
     if vintage.types_holder == "sidecars":
         # The releases that read sidecars have a common notation only for numeric types.
@@ -233,21 +216,14 @@ def _recorded_types(types: Mapping[str, str], vintage: Vintage) -> dict[str, str
 
 
 def _listed_types(recorded: dict[str, str], vintage: Vintage) -> Json:
-    """Return attribute types as the JSON value that an NCZarr layout stores for them.
-
-    `recorded` maps the names of attributes to types in the notation of the layout.
-    """
+    """Return the JSON value in which an NCZarr layout stores rendered attribute types."""
     if not vintage.appendix_e:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
 
 
 def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
-    """Return new dicts for a node's ``attributes``, ``members`` and ``sidecars``.
-
-    The caller can add annotations to these dicts. Initially, ``attributes`` is empty. The other two
-    contain the members and sidecars of `node` that do not belong to NCZarr.
-    """
+    """Return empty attributes, and a node's members and sidecars that do not belong to NCZarr."""
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")
     }
@@ -322,8 +298,8 @@ def attribute_changes(
 ) -> Iterator[Change]:
     """Yield the changes that set attributes of a node and update their recorded types.
 
-    `stored` contains the current values, and `attributes` the new values. Unchanged attributes are
-    skipped, to preserve their exact JSON text.
+    `stored` contains the current values, and `attributes` contains the new values. Unchanged
+    attributes are skipped, to preserve their exact JSON text.
     """
     vintages = [vintage for *_, vintage, _ in stored_annotations(node, TYPES_PLACES)]
     typed, as_text = bool(vintages), lacks_json_type(vintages)
@@ -352,17 +328,10 @@ def attribute_changes(
 def _members(
     node: Node, places: Places, member: str
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
-    """Yield the location, value and layout of a member in each annotation that contains it.
+    """Yield the holder, annotation name, member name, value and layout of each copy of a member.
 
-    `member` is the name of a `Vintage` field, such as ``"arrays"``. The name of this member in the
-    annotation can be different. Only annotations at `places` are searched. Each yielded tuple has
-    five items:
-
-    - the part of the node in which the annotation is stored, such as ``"attributes"``
-    - the name of the annotation
-    - the name of the member in the annotation
-    - the value of the member
-    - the layout
+    `member` is the name of a `Vintage` field, such as ``"arrays"``. Annotations without the member
+    are skipped.
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None

@@ -40,13 +40,14 @@ class Vintage:
         Names of the annotations. The superblock marks the root of a store. `types` is the
         annotation that contains the types of a node's attributes.
     dimensions, arrays, groups, references, type_list
-        Names of the members of these annotations.
+        Names of members of the annotations. `references` is a member of `array`, and `type_list`
+        is a member of `types`. The others are members of `group`.
     appendix_e
         Whether dimensions and types are stored as lists of objects with a ``name`` member, as in
         Appendix E of the NCZarr specification. Otherwise, they are JSON objects keyed by name.
     is_current
         Whether netCDF-C 4.9.3 or later writes the layout. Layouts of earlier releases do not mark
-        unlimited dimensions. These releases also require chunks to be no longer than the
+        unlimited dimensions. Earlier releases also require chunks to be no longer than the
         dimensions, and do not reliably write big-endian arrays in the declared byte order.
     marks_scalars
         Whether the layout marks scalar variables with a separate member, ``scalar``.
@@ -148,10 +149,7 @@ Places = Mapping[tuple[Holder, str], Vintage]
 def _places(holder_field: str, name_field: str) -> Places:
     """Map each possible location of an annotation to the newest layout that uses this location.
 
-    A location consists of the part of a node that contains the annotation, such as
-    ``"attributes"``, and of the name of the annotation. Both depend on the layout: each `Vintage`
-    has the part in its field `holder_field`, and the name in its field `name_field`. For group
-    annotations, these fields are ``"holder"`` and ``"group"``.
+    The arguments are names of `Vintage` fields.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
@@ -211,7 +209,7 @@ class GroupAnnotation:
     dimensions
         Mapping from the names of the group's dimensions to ``(size, is_unlimited)`` pairs.
     arrays, groups
-        Names of the group's children, or None if the annotation contains no valid list of them.
+        Names of the group's children, or None if the annotation contains no valid list.
     problems
         One error for each invalid member of the annotation.
     """
@@ -227,8 +225,9 @@ class GroupAnnotation:
 class ArrayAnnotation:
     """The NCZarr metadata of an array.
 
-    `references` contains the fully qualified names of the dimensions, and `type_alias` is the name
-    of the netCDF type. Each of them is None if the annotation does not contain it.
+    `references` contains the names of the dimensions, which are usually fully qualified.
+    `type_alias` is the name of the netCDF type. None means that the annotation does not contain the
+    item.
     """
 
     vintage: Vintage
@@ -244,20 +243,19 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout that a node's annotations use.
 
-    `vintage` is the newest layout that stores annotations in the location where `node` has them.
-    The location alone does not always identify the layout: netCDF-C's newest release and its
-    development branch use the same location, but store attribute types under different names.
+    `vintage` is the newest layout that uses the location of these annotations. netCDF-C's newest
+    release and its development branch use the same location, but store attribute types under
+    different names.
     """
     is_preview = vintage.holder == "attributes" and PREVIEW.types in node.attributes
     return PREVIEW.dialect if is_preview else vintage.dialect
 
 
 def stored_annotations(node: Node, places: Places) -> Iterator[tuple[Holder, str, Vintage, Json]]:
-    """Yield each annotation of a node, with its location and layout.
+    """Yield the holder, name, layout and value of each annotation of a node.
 
-    Each yielded tuple has four items: the part of the node in which the annotation is stored, such
-    as ``"attributes"``, and the annotation's name, layout and value. Annotations are looked up at
-    the locations in `places`, starting with the newest layout.
+    The holder is the part of the node that contains the annotation, such as ``"attributes"``.
+    Annotations are looked up at the locations in `places`, starting with the newest layout.
     """
     for (holder, name), vintage in places.items():
         members = getattr(node, holder)
@@ -329,8 +327,8 @@ def _dimensions(
 def listed_children(node: GroupNode) -> dict[str, NodeKind | None] | None:
     """Map each child named in a group's annotation to its kind.
 
-    A child that is listed both as an array and as a group is mapped to None. Return None if the
-    list of arrays or the list of groups is missing or damaged. The caller must then list the store.
+    A child that is listed both as an array and as a group is mapped to None. If the list of arrays
+    or the list of groups is missing or damaged, return None. The caller must then list the store.
     """
     annotation = find_group(node)
     if annotation is None or annotation.arrays is None or annotation.groups is None:
@@ -374,8 +372,8 @@ def is_annotated(node: Node) -> bool:
 def find_name(node: Node) -> str:
     """Return the name of the variable whose array is `node`.
 
-    If the store consists of this array alone, the name comes from the array's ``_nczarr_name``
-    attribute. If the attribute is missing or invalid, the name is ``data``.
+    If the array is the root of the store, the name comes from its ``_nczarr_name`` attribute. If
+    this attribute is missing or invalid, the name is ``data``.
     """
     if node.path != "/":
         return node_name(node.path)
@@ -445,7 +443,7 @@ def releases_of(dialect: str, root: Node | None) -> str:
 
 
 def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a node's metadata (its members or sidecars) without NCZarr's metadata."""
+    """Return a copy of a node's members or sidecars, without those that belong to NCZarr."""
     return {
         name: value
         for name, value in members.items()
@@ -456,8 +454,8 @@ def without_annotations(members: Mapping[str, Any]) -> dict[str, Any]:
 def member_name(value: Mapping[str, Json], member: str) -> str | None:
     """Return the name that an annotation uses for a member, or None if the member is missing.
 
-    `value` is the annotation, and `member` is the name of a `Vintage` field, such as
-    ``"dimensions"``. The names of this member in all NCZarr layouts are tried.
+    `member` is the name of a `Vintage` field, such as ``"dimensions"``. The names of this member in
+    all NCZarr layouts are tried.
     """
     for name in _SPELLINGS[member]:
         if name in value:

@@ -75,10 +75,9 @@ def decode_attributes(attributes: Attributes, types: Mapping[str, Json]) -> dict
 
 
 def _decode(value: Json, recorded: str | None) -> Any:
-    """Convert the JSON value of an attribute to a value of its recorded netCDF type.
+    """Convert the JSON value of an attribute to its recorded or inferred netCDF type.
 
-    If no type is recorded, or if the recorded type cannot represent the value, the type is
-    inferred. Return None if the attribute should be read as a str that contains its JSON text.
+    Return None if the attribute should be read as its JSON text.
     """
     if recorded in (JSON, TEXT):
         return None
@@ -122,9 +121,7 @@ def typed_number(item: Json, name: str) -> Any:
 def _inferred(items: list[Json]) -> Any:
     """Convert the JSON values of an untyped attribute to the netCDF type that netCDF-C infers.
 
-    Integers become the first of int32, int64 and uint64 that can represent all of them. Booleans
-    become uint8, and other numbers become float64. A list of strings is returned unchanged. Return
-    None for any other values, which netCDF-C keeps as JSON text.
+    Return None for values that netCDF-C reads as JSON text.
     """
     kinds = set(map(type, items))
     if kinds == {bool}:
@@ -141,12 +138,11 @@ def _inferred(items: list[Json]) -> Any:
 
 
 def with_inferred_types(decoded: Mapping[str, Any], node: Node | None) -> dict[str, Any]:
-    """Infer the types of decoded attributes as netCDF-C does, if the node has no NCZarr metadata.
+    """Convert JSON values in decoded attributes to the netCDF types that netCDF-C infers.
 
-    If the node has NCZarr metadata, the attributes already have netCDF types and are returned
-    unchanged. Otherwise, attributes with JSON values are converted to netCDF types. A `_FillValue`
-    that already has the variable's dtype is left unchanged. `node` is the stored node. It is None
-    if the group or variable is not stored, or if its metadata is unusable.
+    If the node has NCZarr metadata, all attributes already have netCDF types and are returned
+    unchanged. A `_FillValue` that already has the variable's dtype is also returned unchanged.
+    `node` is None if the group or variable is not stored, or if its metadata is unusable.
     """
     if node is not None and is_annotated(node):
         return dict(decoded)
@@ -401,9 +397,6 @@ def _infer_integers(value: Json) -> Json:
 def _exact_array(value: Any, items: Sequence[Any]) -> np.ndarray[Any, Any]:
     """Convert an attribute value to an array without rounding integers.
 
-    `items` are the items of a sequence, or `value` itself if it is not a sequence. NumPy converts a
-    sequence of integers to floats if only some of them are 2⁶³ or more.
-
     Raises
     ------
     UnsupportedError
@@ -419,6 +412,7 @@ def _exact_array(value: Any, items: Sequence[Any]) -> np.ndarray[Any, Any]:
             "dialect='zarr'",
         )
     array = np.asarray(value)
+    # NumPy converts a sequence of integers to floats if only some of them are 2⁶³ or more.
     if array.dtype.kind == "f" and only_integers:
         return np.array(integers, "uint64" if low >= 0 else "int64")
     return array

@@ -71,7 +71,7 @@ class Variable:
         ``U`` or ``object`` are str.
     error
         The reason why the variable cannot be read, or None. If there is an error, `dimensions` and
-        `attributes` may be incomplete.
+        `attributes` can be incomplete.
     """
 
     path: str
@@ -102,18 +102,18 @@ class Variable:
     def fill_value(self) -> Any:
         """The value of elements in missing chunks, or None if the variable has no readable array.
 
-        If the array declares no fill value, this is zero for numbers, and an empty value (such as
-        an empty string) for all other types. In arrays without a fill value, other programs treat
-        missing chunks as zeros, too: netCDF-C reads them as zeros, and zarr-python does not write
-        chunks that contain only zeros.
+        If the array declares no fill value, this is zero for numbers. For all other types, it is an
+        empty value, such as an empty string.
         """
         if self.node is None or self.node.fill_value is not None:
             return None if self.node is None else self.node.fill_value
+        # Other programs also treat missing chunks as zeros if there is no fill value: netCDF-C
+        # reads zeros, and zarr-python does not write chunks that contain only zeros.
         return b"" if self.node.is_binary else zero(self.node.dtype)
 
     @property
     def array_node(self) -> ArrayNode:
-        """The array of a variable that has one: `node`, which must not be None."""
+        """The same as `node`, which must not be None."""
         assert self.node is not None
         return self.node
 

@@ -3,7 +3,7 @@
 The length of an array along an unlimited dimension can differ from the dimension's size. In this
 case, the dimension's size takes precedence, and the mismatch is reported. A shorter array is padded
 with fill values, because netCDF-C extends dimensions without extending arrays. A longer array is
-truncated, because it may belong to an unfinished write: writers extend the arrays before the
+truncated, because it can belong to an unfinished write: writers extend the arrays before the
 dimension. Along a dimension that is not unlimited, a mismatch is an error.
 """
 
@@ -47,8 +47,8 @@ class DimensionScope:
         Fully qualified names of dimensions that no group in the hierarchy defines, as the keys of a
         dict. The dict is empty unless `is_part` is True.
     is_closed
-        Whether the scope is closed. `define` does not add dimensions to a closed scope. The scope
-        is closed once all arrays that may define dimensions have been processed.
+        Whether `define` no longer adds dimensions, because all arrays that can define dimensions
+        have been processed.
     """
 
     groups: Mapping[str, Group]
@@ -114,8 +114,8 @@ class DimensionScope:
     def referenced(self, reference: str, size: int, place: str, group: Group) -> Dimension:
         """Return the dimension to which a variable refers by a fully qualified or short name.
 
-        `size` is the length of the variable's array along the dimension, `place` is the location of
-        the name in the metadata, and `group` is the variable's group.
+        `size` is the length of the variable's array along the dimension. `place` is the location of
+        the name in the metadata. `group` is the variable's group.
         """
         if not reference.startswith("/"):
             return self.named(reference, size, place, group)
@@ -160,9 +160,9 @@ class DimensionScope:
     def named(self, name: object, size: int, place: str, group: Group) -> Dimension:
         """Return the dimension that a short name refers to in `group`.
 
-        If the group itself has a dimension of this name, return that dimension. Otherwise, find the
-        nearest ancestor that has a dimension of this name. If that dimension exists and has the
-        given size, return it. In all other cases, define a new dimension in the group.
+        A dimension of the group itself takes precedence. Otherwise, return the nearest inherited
+        dimension of this name, if it has the given size. If it does not exist or has a different
+        size, define a new dimension in the group.
 
         Raises
         ------

@@ -74,14 +74,14 @@ def interpret(
         Whether zero, an empty string or a single space can become `_FillValue`. The option has an
         effect only if `use_zarr_fill_value_as_mask` is None, and only in plain Zarr v1 and v2
         stores that netCDF-C did not write. Pass False for reference sets, in which these fill
-        values may be HDF5's defaults.
+        values can be HDF5's defaults.
     group, subgroups
         The part of the store that the hierarchy covers: a group, with or without its descendants.
         Nodes outside this part are not reported as missing.
     dropped
-        Names of variables that will not be used. These variables do not define dimensions. Arrays
-        of different sizes that share dimension names, such as the levels of a multiscale image in
-        plain Zarr, can therefore be opened one at a time.
+        Names of variables that will not be used. These variables do not define dimensions. This
+        allows arrays that share dimension names but have different sizes to be opened one at a
+        time. The levels of a multiscale image in plain Zarr are an example.
     """
     return _Interpreter(
         hierarchy, use_zarr_fill_value_as_mask, zero_masks, group, subgroups, dropped
@@ -211,7 +211,7 @@ class _Interpreter:
                 if "_FillValue" in attributes:
                     self.type_fill_value(attributes, variable.node, variable.kind, group)
                     if variable.kind == "string":
-                        variable.node = _plain_fill(variable.node, attributes["_FillValue"])
+                        variable.node = _restore_text_fill(variable.node, attributes["_FillValue"])
                 array, has_fill = variable.node, attributes.get("_FillValue") is not None
                 if not has_fill and self.marks_missing_values(array, node.dtype, annotation):
                     attributes["_FillValue"] = array.fill_value
@@ -225,10 +225,7 @@ class _Interpreter:
     def decoded_form(
         self, node: ArrayNode, annotation: ArrayAnnotation | None
     ) -> tuple[ArrayNode, Kind]:
-        """Return the array node as netCDF interprets it, and the kind of the variable.
-
-        The returned dtype, fill value and shuffle codec can differ from the Zarr metadata.
-        """
+        """Return the array node as netCDF interprets it, and the kind of the variable."""
         netcdf = annotation is not None or self.is_written_by_netcdf()
         kind = _kind(node, annotation.type_alias if annotation is not None else None, netcdf)
         changes: dict[str, Any] = {}
@@ -253,10 +250,7 @@ class _Interpreter:
         return (replace(node, **changes) if changes else node), kind
 
     def is_written_by_netcdf(self) -> bool:
-        """Return whether netCDF-C wrote the store as plain Zarr.
-
-        If so, its dtypes are interpreted as netCDF types.
-        """
+        """Return whether netCDF-C wrote the store as plain Zarr."""
         root = self.hierarchy.nodes.get("/")
         provenance = root.attributes.get(PROVENANCE) if root is not None else None
         return (
@@ -284,11 +278,9 @@ class _Interpreter:
     def marks_missing_values(
         self, node: ArrayNode, stored: np.dtype[Any], annotation: ArrayAnnotation | None
     ) -> bool:
-        """Return whether an array's Zarr fill value marks missing values.
+        """Return whether the Zarr fill value marks missing values if no `_FillValue` is declared.
 
-        If so, the caller uses it as the variable's ``_FillValue``. Call this method only if the
-        array's ``_FillValue`` attribute is null or missing. `stored` is the dtype in the Zarr
-        metadata, which can differ from the dtype of `node`.
+        `stored` is the dtype in the Zarr metadata, which can differ from the dtype of `node`.
         """
         is_array = any(spec.name == "vlen-array" for spec in node.codecs)  # each item is an array
         if node.fill_value is None or is_array or node.dtype.kind == "V":
@@ -308,11 +300,10 @@ class _Interpreter:
         return self.zero_masks or node.fill_value not in undeclared
 
     def compare_lists(self, group: Group, annotation: GroupAnnotation) -> None:
-        """Compare a group's children with the lists in its annotation.
+        """Report the differences between a group's children and the lists in its annotation.
 
-        Differences are reported. A listed array that does not exist is added as a variable with an
-        `error`, and a listed group that does not exist is added as a group with an `error`. The
-        children are reordered to match the lists.
+        Listed children that do not exist are added with an `error`. All children are reordered to
+        match the lists.
         """
         place = annotation.vintage.group
         for name in annotation.arrays or ():
@@ -383,20 +374,18 @@ def _as_bytes(value: Any) -> np.bytes_ | None:
     return np.bytes_((value.tobytes() if isinstance(value, np.generic) else value).rstrip(b"\0"))
 
 
-def _plain_fill(array: ArrayNode, declared: Any) -> ArrayNode:
-    """Correct the fill value of a string array if it was decoded from Base64 by mistake.
+def _restore_text_fill(array: ArrayNode, declared: Any) -> ArrayNode:
+    """Restore a fill value that netCDF-C wrote as plain text, but that was decoded as Base64.
 
-    Zarr stores the fill values of byte strings in Base64. netCDF-C writes plain text instead, which
-    can look like Base64. netCDF-C also writes this text to the ``_FillValue`` attribute. The value
-    of this attribute is `declared`. If decoding `declared` as Base64 yields ``array.fill_value``,
-    the array's fill value was decoded by mistake. It is then replaced with `declared`.
+    `declared` is the value of the ``_FillValue`` attribute, which contains the same text.
 
     Raises
     ------
     MetadataError
-        If the fill value must be replaced with `declared`, but `declared` is longer than the
-        array's items.
+        If the restored fill value is longer than the array's items.
     """
+    # Zarr stores the fill values of byte strings in Base64. netCDF-C writes plain text instead,
+    # which can look like Base64.
     try:
         is_encoded = base64.b64decode(declared, validate=True).rstrip(b"\0") == array.fill_value
     except (TypeError, ValueError):

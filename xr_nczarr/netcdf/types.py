@@ -97,8 +97,8 @@ def render_type(name: str, vintage: Vintage) -> str:
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return netCDF's default fill value for a dtype.
 
-    If netCDF has no equivalent of the dtype, return NaN for a floating-point or complex dtype, and
-    the result of `zero` for any other dtype.
+    If netCDF has no equivalent of the dtype, return NaN for a floating-point or complex dtype. For
+    any other dtype without equivalent, return the result of `zero`.
     """
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
@@ -114,7 +114,7 @@ def zero(dtype: np.dtype[Any]) -> Any:
 
 
 def measured_width(values: NDArray[Any]) -> int:
-    """Return the length of the longest string in UTF-8 bytes, but at least 1."""
+    """Return the length in UTF-8 bytes of the longest string, but at least 1."""
     return max(map(len, encoded_items(values.ravel().tolist())), default=1) or 1
 
 
