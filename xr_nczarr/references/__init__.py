@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xr_nczarr.references.parse import expand
-    from xr_nczarr.references.referencing import WrittenReferences, write
+    from xr_nczarr.references.writer import WrittenReferences, write
 
 __all__ = ["WrittenReferences", "expand", "write"]
 
@@ -14,7 +14,7 @@ def __getattr__(name: str) -> Any:
     # Import the modules only now, because recognizing a reference set does not need them.
     if name not in __all__:
         raise AttributeError(f"module 'xr_nczarr.references' has no attribute {name!r}")
-    module = "parse" if name == "expand" else "referencing"
+    module = "parse" if name == "expand" else "writer"
     return getattr(import_module(f"xr_nczarr.references.{module}"), name)
 
 
