@@ -21,12 +21,12 @@ def hidden_path(path: str, extension: str, *, unique: bool = True) -> str:
     """Return a path for a temporary file or directory in the same directory as `path`.
 
     The name begins with a dot and ends in `extension`, which is ``tmp``, ``lock`` or ``staging``.
-    Stores omit such names from their listings. If `unique` is true, each call returns a different
-    path. Otherwise, the same arguments always result in the same path. A long name is truncated so
-    that any file system accepts it.
+    Stores do not list such names. If `unique` is true, each call returns a different path.
+    Otherwise, calls with the same arguments return the same path.
     """
     folder, name = os.path.split(path)
     token = f".{secrets.token_hex(4)}" if unique else ""
+    # Truncated, because file systems limit the length of names.
     return os.path.join(folder, f".{name[:48]}{token}.{extension}")
 
 
@@ -38,8 +38,7 @@ def is_hidden(name: str) -> bool:
 def check_not_hidden(key: str, store: str) -> None:
     """Raise RefusedError if a component of `key` looks like a temporary name; see `is_hidden`.
 
-    Listings would omit an object with such a key. `store` is the name of the store, for the error
-    message.
+    Listings would omit an object with such a key.
     """
     if any(map(is_hidden, key.split("/"))):
         raise RefusedError(
@@ -63,12 +62,12 @@ def write_file(path: str, size: int, fill: Callable[[int], object], *, sync: Syn
     fill
         Function that takes a file descriptor and writes the content to it.
     sync
-        When to flush the new file to disk. With ``"all"``, its content is flushed before the file
-        is renamed, and the directory is flushed afterwards. With ``"commit"``, the operating system
-        immediately starts writing a large file to disk (see `start_sync`), which makes a later
-        `LocalStore.flush` faster. However, ``"commit"`` has the same effect as ``"all"`` on systems
-        where ``syncs_each("commit")`` is True. With ``"none"``, the operating system decides when
-        to write the file to disk.
+        When to flush the new file to disk:
+
+        - ``"all"``: before this function returns.
+        - ``"commit"``: when `LocalStore.flush` is called. On systems where ``syncs_each("commit")``
+          is True, this is the same as ``"all"``.
+        - ``"none"``: whenever the operating system decides.
     """
     temporary, sync_now = hidden_path(path, "tmp"), syncs_each(sync)
     try:
@@ -113,13 +112,12 @@ def existing_folder(path: str) -> str:
 def replace_directory(new: str, old: str, *, exclusive: bool = False) -> None:
     """Replace the directory `old` with the directory `new`, and remove the old directory.
 
-    If `old` does not exist or `exclusive` is true, there is only one rename, from `new` to `old`.
-    Otherwise, the two directories are swapped atomically if the system supports that. There is then
-    a complete directory at `old` at all times.
+    If `old` does not exist or `exclusive` is true, `new` is simply renamed to `old`. Otherwise, the
+    two directories are swapped atomically if the system supports that.
 
     On other systems, `old` is first renamed to a hidden name, and then `new` is renamed to `old`.
-    If the process is killed between the two renames, there is no directory at `old`. The old
-    directory is then left under the hidden name, and the new directory is still at `new`.
+    If the process is killed between the two renames, there is no directory at `old`. Both
+    directories then still exist, at the hidden name and at `new`.
 
     Raises
     ------
@@ -193,7 +191,7 @@ def copy_tree(source: str, target: str, *, sync: bool) -> None:
 def link_or_copy(source: str, target: str, *, sync: bool) -> None:
     """Create a hard link at `target` to the file `source`, or a copy if a link is impossible.
 
-    If `sync` is true, a copy is flushed to disk. A link is not flushed.
+    If `sync` is true, a copy is flushed to disk, but a link is not.
     """
     try:
         os.link(source, target)
@@ -212,11 +210,11 @@ def remove(path: str) -> None:
 
 
 def discard_tree(path: str) -> None:
-    """Remove a directory, retrying if another process adds files to it during the removal.
+    """Remove a directory, retrying if other processes are still adding files to it.
 
-    For example, dask workers finish writing their current chunks even after a write has failed. No
-    error is raised if the directory cannot be removed.
+    No error is raised if the directory cannot be removed.
     """
+    # After a failed write, dask workers finish writing their current chunks.
     for seconds in _REMOVAL_WAITS:
         time.sleep(seconds)
         shutil.rmtree(path, ignore_errors=True)

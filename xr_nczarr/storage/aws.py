@@ -6,7 +6,7 @@ For a description of these variables and files, see the botocore documentation.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -93,12 +93,10 @@ class BotocoreCredentials:
             raise NoEquivalentError("access to S3 if botocore finds no credentials")
 
     def __call__(self) -> dict[str, Any]:
-        """Return the current credentials, with an expiration time five minutes from now.
-
-        When the credentials expire, obstore calls this method again.
-        """
+        """Return the current credentials, with an expiration time five minutes from now."""
         frozen = self._credentials.get_frozen_credentials()
-        # botocore caches its credentials and renews them before they expire.
+        # obstore calls this method again when the credentials expire. botocore caches its
+        # credentials, and renews them before they expire.
         return StaticCredentials(frozen.access_key, frozen.secret_key, frozen.token)() | {
             "expires_at": datetime.now(UTC) + _LIFETIME
         }
@@ -136,21 +134,19 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         config["request_payer"] = True
     if options.get("anon"):
         return {"config": {**config, "skip_signature": True}}
-    credentials = _static_credentials([options.get(name) for name in ("key", "secret", "token")])
+    credentials = _static_credentials(*map(options.get, ("key", "secret", "token")))
     if credentials is None and not is_configured:
-        credentials = _static_credentials([os.environ.get(name) for name in _CREDENTIALS])
+        credentials = _static_credentials(*map(os.environ.get, _CREDENTIALS))
     return {"config": config, "credential_provider": credentials or BotocoreCredentials(profile)}
 
 
 def check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -> None:
-    """Check that the names of all settings are known. Settings whose value is None are ignored.
-
-    `kind` describes the settings, for the error.
+    """Check the names of all settings whose value is not None.
 
     Raises
     ------
     NoEquivalentError
-        If a name is not in `known`.
+        If a name is not in `known`. The message begins with `kind`, which describes the settings.
     """
     for name, value in options.items():
         if value is not None and name not in known:
@@ -158,42 +154,33 @@ def check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -
 
 
 def _is_configured() -> bool:
-    """Return whether AWS settings come from a profile or a file.
-
-    This is the case if ``AWS_PROFILE`` or ``AWS_DEFAULT_PROFILE`` is set, or if an AWS
-    configuration or credentials file exists.
-    """
+    """Return whether an AWS profile is selected, or an AWS configuration file exists."""
     return any(map(os.environ.get, _PROFILES)) or any(
         os.path.exists(os.path.expanduser(os.environ.get(name, path)))
         for name, path in _FILES.items()
     )
 
 
-def _static_credentials(values: Sequence[str | None]) -> StaticCredentials | None:
-    """Return static credentials, or None if no value is set.
-
-    `values` contains the access key, the secret key and the session token, in this order. An item
-    that is None or empty counts as unset.
+def _static_credentials(
+    key: str | None, secret: str | None, token: str | None
+) -> StaticCredentials | None:
+    """Return static credentials, or None if all arguments are None or empty.
 
     Raises
     ------
     NoEquivalentError
-        If any value is set but the access key or the secret key is missing.
+        If the access key or the secret key is missing, but another argument is set.
     """
-    key, secret, token = values
     if key and secret:
         return StaticCredentials(key, secret, token)
-    if any(values):
+    if key or secret or token:
         raise NoEquivalentError("incomplete credentials")
     return None
 
 
 @lru_cache(256)
 def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> str:
-    """Return the region of a bucket on AWS.
-
-    The request needs no credentials, because S3 reports the region of a bucket in every response,
-    even if it denies access.
+    """Return the region of a bucket on AWS, without using credentials.
 
     Raises
     ------
@@ -204,7 +191,7 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
     try:
         with urlopen(request, timeout=10) as response:  # noqa: S310
             headers = response.headers
-    except HTTPError as error:  # redirects and denied requests also report the region
+    except HTTPError as error:  # S3 reports the region even if it redirects or denies access
         headers = error.headers
     except OSError as error:
         raise NoEquivalentError(f"buckets whose region is unknown ({error})") from error
@@ -220,8 +207,7 @@ def _region(profile: str | None) -> str | None:
     Raises
     ------
     NoEquivalentError
-        If the profile cannot be read, or contains any settings other than credentials, a region, or
-        display options of the AWS CLI.
+        If the profile cannot be read, or has a setting that obstore does not support.
     """
     session = _session(profile)
     from botocore.exceptions import BotoCoreError
@@ -243,7 +229,7 @@ def _session(profile: str | None) -> Any:
     Raises
     ------
     NoEquivalentError
-        If botocore, which s3fs depends on, is not installed.
+        If botocore is not installed.
     """
     try:
         from botocore.session import Session

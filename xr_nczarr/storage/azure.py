@@ -14,15 +14,15 @@ from xr_nczarr.storage.retries import Retry
 class Azure(AzureBlobFileSystem):  # type: ignore[misc]
     """A variant of adlfs's filesystem that does not retry failed requests.
 
-    This package retries them itself; see `Retry`. By default, the Azure SDK would also retry each
-    request three times, waiting between 12 and 45 seconds before each retry.
+    This package retries them itself; see `Retry`.
     """
 
     def do_connect(self) -> None:
         """Create the Azure SDK's client, and disable its retries."""
         super().do_connect()
-        # adlfs has no option for disabling the retries of the SDK. Because these attributes are
-        # private, other versions of the SDK may lack them.
+        # By default, the SDK retries each request three times, and waits between 12 and 45 seconds
+        # before each retry. adlfs has no option for disabling these retries. Because the attributes
+        # are private, other versions of the SDK may lack them.
         settings = getattr(self.service_client, "_config", None)
         policy = getattr(settings, "retry_policy", None)
         if policy is not None:
@@ -32,9 +32,8 @@ class Azure(AzureBlobFileSystem):  # type: ignore[misc]
 def azure_options(url: str, options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
     """Return all storage options for `Azure`.
 
-    The options come from four sources, listed here from highest to lowest precedence: `options`,
-    fsspec's configuration, the URL (which may contain the account name), and the timeout that
-    `retry` specifies.
+    From highest to lowest precedence, the options come from `options`, from fsspec's configuration,
+    from the account name in `url`, and from the timeout of `retry`.
     """
     timeouts = dict.fromkeys(("connection_timeout", "read_timeout"), retry.timeout_seconds)
     specified = Azure._get_kwargs_from_urls(url)

@@ -26,14 +26,13 @@ _Result = TypeVar("_Result")
 class _WrapperStore(Store):
     """Base class of read-only stores that wrap another store.
 
-    `source` is the wrapped store. `arguments` contains all other arguments of the subclass's
-    constructor. They are needed to pickle the store, or to copy it with a different `source`.
-    Subclasses implement `probe`.
+    `arguments` contains all arguments of the subclass's constructor after `source`. Subclasses
+    implement `probe`.
     """
 
     def __init__(self, source: Store, *arguments: Any) -> None:
         self.source = source
-        self._arguments = arguments
+        self._arguments = arguments  # for pickling and copying
         self.name, self.remote = source.name, source.remote
         self.returns_pages, self.consolidated = source.returns_pages, source.consolidated
         self.supports_consolidated = source.supports_consolidated
@@ -50,7 +49,7 @@ class _WrapperStore(Store):
         return self.source.max_threads
 
     def _wrap(self, source: Store) -> Self:
-        """Return a copy of this store that reads from `source` instead of `self.source`."""
+        """Return a copy of this store that wraps `source` instead."""
         return type(self)(source, *self._arguments)
 
     def probing(self) -> Self:
@@ -87,10 +86,6 @@ class _WrapperStore(Store):
 class CachingStore(_WrapperStore):
     """A store that caches whole objects in local files, as fsspec's ``simplecache::`` does.
 
-    fsspec's own cache is not used, because it creates each file under its final name before the
-    download is complete. Another reader could then read a truncated object, either during the
-    download or after a lost connection.
-
     Missing objects are not cached, so they are requested again each time.
 
     Parameters
@@ -100,8 +95,8 @@ class CachingStore(_WrapperStore):
     url
         The URL of `source`. It distinguishes the objects of different stores in the same cache.
     folder
-        Cache directory, which several stores can share. If None, a temporary directory is created,
-        and removed when this store and its variants (see `bounded` and `probing`) have been
+        Cache directory, which several stores can share. None means a temporary directory. It is
+        removed when this store and its variants (see `bounded` and `probing`) have been
         garbage-collected.
     """
 
@@ -109,6 +104,8 @@ class CachingStore(_WrapperStore):
         self.url = url
         self.folder = folder
         path = tempfile.mkdtemp() if folder is None else folder
+        # fsspec's own cache creates a file under its final name before the download is complete, so
+        # that another reader could read a truncated object. A LocalStore writes atomically.
         self._cache = LocalStore(path, "none")
         if folder is None:
             weakref.finalize(self._cache, shutil.rmtree, path, ignore_errors=True)
@@ -174,11 +171,9 @@ class CachingStore(_WrapperStore):
         return self._cache.size(self._file_of(key)) is not None
 
     def _file_of(self, key: str) -> str:
-        """Return the name of the cached file for a key.
-
-        The name is a hash, because a key can be too long for a file name.
-        """
+        """Return the name of the cached file for a key."""
         check_key(key, self.name)
+        # A hash, because a key can be too long for a file name.
         return hashlib.sha256(f"{self.url}/{key}".encode()).hexdigest()
 
 
@@ -193,25 +188,18 @@ class _OverlayStore(_WrapperStore):
 
     @abstractmethod
     def _provided(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return a mapping from keys to the objects that this store provides itself.
+        """Return a mapping from keys to the objects that do not come from `source`.
 
-        A value of None means that the object does not exist. If one of `keys` is not in the
-        mapping, the caller reads the object at that key from `source`.
+        A value of None means that the object does not exist.
         """
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
-        """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
         provided = self._provided(keys)
         others = self.source.probe([key for key in keys if key not in provided])
         for key in keys:
             yield provided[key] if key in provided else next(others)
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None for a range of a missing object.
-
-        If this store itself provides the object, it cuts the range out of the whole object.
-        Otherwise, it reads the range from `source`.
-        """
         provided = self._provided([item.key for item in ranges])
         others = self.source.fetch_ranges([item for item in ranges if item.key not in provided])
         for item in ranges:
@@ -224,7 +212,7 @@ class _OverlayStore(_WrapperStore):
 class PrefetchingStore(_OverlayStore):
     """A store that prefetches the objects of `group` and reads all other objects from `source`.
 
-    Only `source` is pickled. Prefetched objects are not sent to other processes.
+    The prefetched objects are not pickled: unpickling returns only `source`.
     """
 
     def __init__(self, source: Store, group: PrefetchGroup) -> None:
@@ -245,9 +233,8 @@ class PrefetchingStore(_OverlayStore):
 class PrefetchGroup:
     """A group of objects that are all fetched as soon as one of them is needed.
 
-    The objects are then kept in memory. If a request fails, or an object is larger than
-    `max_bytes`, no objects are kept. In that case, a `PrefetchingStore` reads each object from its
-    source when it is needed, so one failure does not affect the other objects.
+    The objects are then kept in memory. If a request fails, or an object is larger than `max_bytes`
+    bytes, no objects are kept.
     """
 
     def __init__(self, store: Store, keys: Iterable[str], max_bytes: int) -> None:
@@ -257,10 +244,10 @@ class PrefetchGroup:
         self._lock = ProcessLock()
 
     def fetch(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return all objects in the group, as a mapping from keys to objects.
+        """Return all objects in the group by key, with None for each missing object.
 
-        A value of None means that the object does not exist. The mapping is empty if any of `keys`
-        is not in this group, or if the group could not be fetched.
+        The result is empty if one of `keys` is not in the group, or if the group could not be
+        fetched.
         """
         if not self._keys.issuperset(keys):
             return {}
@@ -270,6 +257,7 @@ class PrefetchGroup:
                 try:
                     self._fetched = dict(zip(group, self._store.fetch(group), strict=True))
                 except NczarrError:
+                    # Objects are then read one by one, so one failure does not affect the others.
                     self._fetched = {}
             return self._fetched
 
@@ -277,9 +265,8 @@ class PrefetchGroup:
 class MemoizingStore(_WrapperStore):
     """A store that fetches each object only once and keeps it in memory.
 
-    The dictionary `objects` maps each key requested so far to its object, or to None if the object
-    is missing. Web pages are not kept, because some servers send a page instead of status 404 for a
-    missing object. An AccessDeniedError is not kept either.
+    The dictionary `objects` maps the keys requested so far to their objects, or to None for missing
+    objects. Web pages and AccessDeniedErrors are not kept.
     """
 
     def __init__(self, source: Store, objects: dict[str, Bytes | None]) -> None:
@@ -291,16 +278,16 @@ class MemoizingStore(_WrapperStore):
         missing = [key for key in dict.fromkeys(keys) if key not in self.objects]
         responses = dict(zip(missing, self.source.probe(missing), strict=True)) if missing else {}
         for key, response in responses.items():
+            # Some servers send a web page instead of status 404 for a missing object.
             if not (isinstance(response, AccessDeniedError) or (response and page_in(response))):
                 self.objects[key] = response
         yield from (responses[key] if key in responses else self.objects[key] for key in keys)
 
 
 class RolledBackStore(_OverlayStore):
-    """A store that shows some objects as they were before an interrupted write.
+    """A store that shows the objects in `before` as they were before an interrupted write.
 
-    `before` maps the key of each of these objects to its earlier bytes, or to None if the object
-    did not exist before the write.
+    `before` maps keys to objects, or to None for objects that did not exist before the write.
     """
 
     def __init__(self, source: Store, before: Mapping[str, Bytes | None]) -> None:
@@ -310,7 +297,7 @@ class RolledBackStore(_OverlayStore):
     def list_names(self, prefix: str) -> Listing:
         """Return the names directly under `prefix`, as they were before the interrupted write.
 
-        The name of a folder is omitted if that write created all objects in the folder.
+        A folder is omitted if the write created all objects in it.
         """
         objects, prefixes = self.source.list_names(prefix)
         added = {key for key, data in self.before.items() if data is None}

@@ -48,30 +48,22 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class _Arguments:
-    """The arguments that `_ObstoreConnection` needs to create an obstore store and its client.
+    """The arguments of a store class of obstore, and the path of a folder in the store."""
 
-    `class_name` is the name of a store class in ``obstore.store``. To create the store, this class
-    is called with `bucket_or_url` and `keywords`. `bucket_or_url` is the name of a bucket or
-    container, or the URL of a folder on a web server. `path` is the path of a folder in the bucket
-    or container. It is empty for a web server.
-    """
-
-    class_name: str
-    bucket_or_url: str
-    path: str = field(compare=False)
+    class_name: str  # in `obstore.store`
+    bucket_or_url: str  # the name of a bucket or container, or the URL of a folder on a web server
+    path: str = field(compare=False)  # in the bucket or container; empty for a web server
     keywords: dict[str, Any]
 
     def __hash__(self) -> int:
         return hash((self.class_name, self.bucket_or_url))
 
 
+# Creating a store takes about 14 ms of CPU time. The cache ignores `path`, because a store gives
+# access to all paths.
 @lru_cache(16)
 def _obstore_store(arguments: _Arguments) -> Any:
-    """Return the obstore store that `arguments` describe, creating it only if necessary.
-
-    Connections with equal arguments share a store, because creating a store takes about 14 ms of
-    CPU time. The comparison ignores `path`, because a store gives access to all paths.
-    """
+    """Return the obstore store for `arguments`, creating it only if necessary."""
     from obstore import store as stores
 
     kind = getattr(stores, arguments.class_name)
@@ -81,8 +73,8 @@ def _obstore_store(arguments: _Arguments) -> Any:
 def connection(url: str, options: Mapping[str, Any], rules: Rules = DEFAULT_RULES) -> Connection:
     """Return a connection to a URL, through obstore or fsspec.
 
-    By default, obstore is used only if it treats the URL and all options exactly as fsspec does.
-    For web servers, fsspec is always used if `rules.trust` is set, because only `FsspecClient` can
+    By default, obstore is used only if it treats the URL and all options exactly as fsspec does. If
+    `rules.trust` is set, web servers are accessed through fsspec, because only `FsspecClient` can
     restrict redirects.
 
     Parameters
@@ -113,15 +105,7 @@ def connection(url: str, options: Mapping[str, Any], rules: Rules = DEFAULT_RULE
 
 
 class _ObstoreConnection(Connection):
-    """A connection that uses obstore if possible and fsspec otherwise.
-
-    If this process was forked after obstore was imported, fsspec is used, because obstore would
-    hang.
-
-    Only `url`, `options` and `rules` are pickled. In an unpickled connection, the library is chosen
-    on the first call to `client`, not during unpickling: an exception raised while unpickling would
-    stop a dask worker and make the computation hang.
-    """
+    """A connection that uses obstore if possible and fsspec otherwise."""
 
     def __init__(self, url: str, options: Mapping[str, Any], rules: Rules) -> None:
         self.url = url
@@ -131,6 +115,8 @@ class _ObstoreConnection(Connection):
         self.web = is_web(url)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # The library is chosen on the first call to `client`, because an exception while unpickling
+        # would stop a dask worker and make the computation hang.
         return _ObstoreConnection, (self.url, self.options, self.rules)
 
     def client(self) -> RemoteClient:
@@ -138,6 +124,7 @@ class _ObstoreConnection(Connection):
 
         The first call may send a request to find out the region of a bucket.
         """
+        # obstore would hang in a process that was forked after obstore was imported.
         return self._by_fsspec if process.forked else self._preferred
 
     @cached_property
@@ -176,8 +163,6 @@ class _ObstoreConnection(Connection):
 
 def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _Arguments | None:
     """Return the arguments for obstore, or None if fsspec must be used instead.
-
-    The reason for using fsspec is logged.
 
     Raises
     ------
@@ -298,12 +283,12 @@ _ARGUMENTS = {
 def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Rename storage options, and drop options whose value is None.
 
-    `names` maps the old name of each supported option to its new name.
+    `names` maps old names to new names.
 
     Raises
     ------
     NoEquivalentError
-        If the name of an option that is set is not in `names`.
+        If an option that is not None is missing from `names`.
     """
     check_names(options, names, "the storage option")
     return {names[name]: value for name, value in options.items() if value is not None}

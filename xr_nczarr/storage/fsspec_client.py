@@ -63,18 +63,12 @@ _VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "created", 
 class FsspecClient(RemoteClient):
     """A client for all files under a folder in an fsspec filesystem.
 
-    Files are read in batches, with fsspec's public method ``cat_ranges``.
-
     Parameters
     ----------
-    filesystem
-        An fsspec filesystem. A forked process uses a copy, because the original would fail there.
     root
-        Path in the filesystem, without the protocol.
-    rules
-        Rules for interpreting responses and for retrying requests.
+        Path in `filesystem`, without the protocol.
     name
-        A URL without secrets, for error messages. If None, it is derived from the filesystem.
+        A URL without secrets, for error messages. If None, it is derived from `filesystem`.
     """
 
     _shows_folders = False
@@ -97,7 +91,7 @@ class FsspecClient(RemoteClient):
         self._filesystem = filesystem
         # Asynchronous filesystems record the process that created them.
         self._process = getattr(filesystem, "_pid", os.getpid())
-        # Caches and synchronous filesystems may not be thread-safe.
+        # Caches and synchronous filesystems might not be thread-safe.
         self.sequential = not filesystem.async_impl or hasattr(filesystem, "fs")
         self._lock = ProcessLock() if self.sequential else nullcontext()
 
@@ -113,7 +107,7 @@ class FsspecClient(RemoteClient):
     def within(cls, filesystem: Any, url: str, rules: Rules = DEFAULT_RULES) -> Self:
         """Return a client for a URL in a filesystem that the caller created.
 
-        An HTTP filesystem is replaced by a filesystem with the same options that checks responses.
+        An HTTP filesystem is replaced by one that has the same options and also checks responses.
         An asynchronous filesystem is replaced by its synchronous equivalent; see `synchronous`.
         """
         if is_http(filesystem):
@@ -130,7 +124,7 @@ class FsspecClient(RemoteClient):
     @property
     def filesystem(self) -> Any:
         """The filesystem to use in this process."""
-        if self._process != os.getpid():
+        if self._process != os.getpid():  # a forked process cannot use the original
             self._filesystem = copy.deepcopy(self._filesystem)
             self._process = os.getpid()
         return self._filesystem
@@ -145,8 +139,8 @@ class FsspecClient(RemoteClient):
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
         """Yield the response to each request; see `RemoteClient.fetch`.
 
-        While the caller processes a response, helper threads prefetch the next batches. If
-        `sequential` is true, there are no helper threads.
+        Unless `sequential` is true, helper threads make the next requests while the caller
+        processes a response.
         """
         usual_count = _batch_size(expected)
         is_one_batch = len(requests) <= usual_count
@@ -196,7 +190,7 @@ class FsspecClient(RemoteClient):
         return self._do(self._size, self.path(key), key)
 
     def _size(self, filesystem: Any, path: str) -> int | None:
-        """Return the size of a file as `size` does, but do not retry failed requests."""
+        """Return the size of a file as `size` does, but without retries."""
         while hasattr(filesystem, "_check_file"):
             filesystem = filesystem.fs  # a cache would list the folder, which HTTP cannot do
         filesystem.invalidate_cache()  # a cached listing may be outdated
@@ -234,12 +228,12 @@ class FsspecClient(RemoteClient):
         raise failure
 
     def _response(self, result: bytes | Exception, request: ByteRange) -> Response:
-        """Return the response to a request, given the bytes or the exception from `_cat`."""
+        """Return the response for bytes or an exception from `_cat`, or raise the exception."""
         key, start, length = request
         if not isinstance(result, Exception):
             if not request.is_whole and length < len(result) == self.size(key):
                 result = result[start:][:length]  # the server sent the whole file
-            if self._is_cache and page_in(result):
+            if self._is_cache and page_in(result):  # the page was cached instead of the object
                 self._forget(self.path(key))
             return Versioned(result)
         # A whole file is requested as a range up to the size limit. If the file is empty, S3
@@ -256,10 +250,7 @@ class FsspecClient(RemoteClient):
         raise failure
 
     def _cat(self, requests: Sequence[ByteRange], expected: Expected) -> list[bytes | Exception]:
-        """Return the response to each request, or the exception that the request raised.
-
-        fsspec's ``cat`` is not used, because it treats ``*`` and ``?`` in names as wildcards.
-        """
+        """Return the bytes for each request, or the exception that the request raised."""
         if not requests:
             return []
         whole = (None, None) if self.web else (0, expected.max_bytes + 1)
@@ -277,8 +268,10 @@ class FsspecClient(RemoteClient):
         paths = [self.path(request.key) for request in requests]
         try:
             with self._lock:
+                # Not `cat`, which treats * and ? in names as wildcards.
                 return list(self.filesystem.cat_ranges(paths, starts, ends, **options))
         except Exception as error:
+            # fsspec creates a cached file under its final name, so it may be incomplete.
             for path in paths:
                 self._forget(path)
             if len(requests) == 1:
@@ -287,11 +280,7 @@ class FsspecClient(RemoteClient):
         return [self._cat([request], expected)[0] for request in requests]
 
     def _forget(self, path: str) -> None:
-        """Remove a file from fsspec's ``simplecache``, so that the next read downloads it again.
-
-        After a failed download, the cached file may be incomplete, because fsspec creates it under
-        its final name. If the server sent a web page, the cached file contains only that page.
-        """
+        """Remove a file from fsspec's ``simplecache``, so that it is downloaded again."""
         cached_path = getattr(self.filesystem, "_check_file", lambda _: None)(path)
         if isinstance(cached_path, str):
             with suppress(FileNotFoundError):
@@ -306,11 +295,6 @@ class FsspecClient(RemoteClient):
         return status in self.rules.missing_status
 
     def _failure(self, error: Exception, key: str) -> NczarrError:
-        """Convert an exception from the filesystem to an NczarrError.
-
-        The exception is not chained if its message can contain secrets. An aiohttp error is never
-        chained, because it contains the headers of the request and cannot be pickled.
-        """
         if isinstance(error, NczarrError):
             return error.add_context(store=self.name, key=key or None)
         failure: NczarrError = storage_error(error, store=self.name, key=key or None)
@@ -318,6 +302,8 @@ class FsspecClient(RemoteClient):
             problem = "the filesystem does not support this operation"
             failure = UnsupportedError(problem, store=self.name, key=key or None)
         failure.problem = mask(failure.problem) if "://" in failure.problem else failure.problem
+        # The message of `error` can contain secrets. An aiohttp error also contains the headers of
+        # the request, and cannot be pickled.
         failure.__cause__ = None if self._secret or hasattr(error, "request_info") else error
         return failure
 
@@ -362,10 +348,7 @@ class FsspecClient(RemoteClient):
             )
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Remove the files at `keys`, ignoring keys without a file.
-
-        On S3, one request removes up to 1,000 files.
-        """
+        """Remove the files at `keys`, ignoring keys without a file."""
         paths = [self.path(key) for key in keys]
         if len(paths) > 1 and hasattr(self.filesystem, "remove_files"):
             self._do(lambda filesystem, _: filesystem.remove_files(paths), "", "")
@@ -407,10 +390,7 @@ class FsspecClient(RemoteClient):
         return Listing(objects, [name[:-1] for name in names if name.endswith("/")])
 
     def _page(self, url: str, prefix: str) -> bytes:
-        """Return the page at a URL, or empty bytes if the server responds with a 4xx status.
-
-        If the status is 408, 425 or 429, retry instead. Raise an error if all attempts fail.
-        """
+        """Return the page at a URL, or empty bytes if the response has a permanent 4xx status."""
         return self._do(_page, url + self.query, prefix)
 
 
@@ -422,11 +402,9 @@ def _batch_size(expected: Expected) -> int:
 def _unpickled(
     filesystem: Any, root: str, rebuild: Callable[..., FsspecClient], process: int | None
 ) -> Connection:
-    """Return the unpickled client, which is created by ``rebuild(filesystem, root)``.
+    """Return an unpickled client, or an `UnreachableConnection` if this process lacks its files.
 
-    For a ``memory://`` filesystem, `process` is the id of the process that pickled the client. The
-    files exist only in that process. In any other process, return an `UnreachableConnection`. For
-    all other kinds of filesystem, `process` is None.
+    `process` is the id of the only process that has the files, or None if all processes have them.
     """
     client = rebuild(filesystem, root)
     return client if process in (None, os.getpid()) else UnreachableConnection(client.name)

@@ -24,10 +24,7 @@ def is_http(filesystem: Any) -> bool:
 
 
 def is_web_filesystem(filesystem: Any) -> bool:
-    """Return whether an fsspec filesystem, or a filesystem that it wraps, is for HTTP URLs.
-
-    Filesystems for HTTP URLs list the links on a web page as if they were files.
-    """
+    """Return whether an fsspec filesystem, or a filesystem that it wraps, is for HTTP URLs."""
     below = getattr(filesystem, "fs", None)
     return is_http(filesystem) or (below is not None and is_web_filesystem(below))
 
@@ -35,8 +32,8 @@ def is_web_filesystem(filesystem: Any) -> bool:
 def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) -> tuple[Any, str]:
     """Return the filesystem for an fsspec URL and the path in that filesystem.
 
-    The URL may be chained. Requests are made only if the chain contains an archive, or if the
-    filesystem connects to its server as soon as it is created, as fsspec's FTP filesystem does.
+    The URL may be chained. Requests are made only to open an archive in the chain, or if the
+    filesystem connects to its server when it is created, as fsspec's FTP filesystem does.
 
     Raises
     ------

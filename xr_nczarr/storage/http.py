@@ -36,34 +36,26 @@ _PLAIN_HEADERS = ("accept", "accept-encoding", "range", "user-agent")
 
 
 class _Request(NamedTuple):
-    """The hosts and the size limit of a request in progress.
-
-    `current_host` differs from `original_host` if the request was redirected to another host.
-    `max_bytes` is the maximum size of the response if the request is for a whole object. For a
-    byte range, the maximum size is derived from the length of the range instead.
-    """
+    """The hosts and the size limit of a request in progress."""
 
     original_host: str | None = None
-    current_host: str | None = None
-    max_bytes: int = sys.maxsize
+    current_host: str | None = None  # after redirects
+    max_bytes: int = sys.maxsize  # applies only to requests for whole objects
 
 
 _UNKNOWN = _Request()
 _request: ContextVar[_Request] = ContextVar("_request", default=_UNKNOWN)
 
 
+# Responses are checked here, because fsspec exposes only the body of a response, not the headers.
 class CheckedResponse(aiohttp.ClientResponse):
-    """A response that returns only the requested bytes, or raises an error.
-
-    The checks are in a subclass of aiohttp's response, because fsspec exposes only the body of a
-    response, not the headers.
-    """
+    """A response that returns only the requested bytes, or raises an error."""
 
     async def read(self) -> bytes:
-        """Return the requested bytes: the body, or a part of it if the server sent more.
+        """Return only the requested bytes, even if the server sent more.
 
-        The result is shorter than the requested range if the object or the body ends too early.
-        If the status indicates an error, the result is the error page. If the error page is longer
+        The result is shorter than the requested range if the object or the body ends too early. If
+        the status indicates an error, the result is the error page. If the error page is longer
         than 64 KiB, the result is empty.
 
         Raises
@@ -74,9 +66,8 @@ class CheckedResponse(aiohttp.ClientResponse):
         StorageError
             If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
-            If the ``Content-Range`` header does not match the requested range or the length of the
-            body. aiohttp itself raises this error for a truncated body. Callers retry the request
-            after any ClientPayloadError.
+            If the body is truncated. Also if the ``Content-Range`` header does not match the
+            requested range or the length of the body.
         """
         max_bytes = self._max_bytes
         if self._body is None:
@@ -123,10 +114,7 @@ class CheckedResponse(aiohttp.ClientResponse):
             self._parse_content_range()
 
     def _requested_part(self, body: bytes) -> bytes:
-        """Return the requested range of a response body, which may contain more bytes.
-
-        If no range was requested, or the status is neither 200 nor 206, return the whole body.
-        """
+        """Return the requested part of a response body, or the whole body of an error page."""
         if self._requested.is_whole or self.status not in (200, 206):
             return body
         begin = 0
@@ -145,23 +133,15 @@ class CheckedResponse(aiohttp.ClientResponse):
         return body[first - begin : last + 1 - begin]
 
     def _parse_content_range(self) -> tuple[int, int, int]:
-        """Parse the ``Content-Range`` header of a partial response.
+        """Return the offsets of the first and the last byte sent, and the size of the object.
 
-        Return three numbers: the offset of the first byte sent, the offset of the last byte sent,
-        and the size of the whole object. If the header does not state the size, the object is
-        assumed to end with the last byte sent.
-
-        This method accepts a range that is shorter than requested, because the caller notices that
-        bytes are missing. However, the response to a request for a suffix (a range that counts from
-        the end of the object) must extend to the end of the object.
+        If the ``Content-Range`` header does not state the size, the object is assumed to end with
+        the last byte sent.
 
         Raises
         ------
         aiohttp.ClientPayloadError
-            If no range was requested, if the header is missing or invalid, or if the sent range
-            does not contain the first requested byte. If a suffix was requested, the error is
-            also raised if the header does not state the object's size, or if the sent range ends
-            before the object ends.
+            If the header is missing, is invalid, or does not match the requested range.
         """
         text = self.headers.get("Content-Range", "")
         sent = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+|\*)", text.strip())
@@ -171,6 +151,8 @@ class CheckedResponse(aiohttp.ClientResponse):
         size = end + 1 if sent[3] == "*" else int(sent[3])
         first, last = self._bounds(size)
         is_suffix = self._requested.start < 0
+        # A suffix must extend to the end of the object. Any other range may end too early, because
+        # the caller notices that bytes are missing.
         if is_suffix and (sent[3] == "*" or end < last):
             raise self._mismatch_error(text)
         if not begin <= first <= end < size:
@@ -178,10 +160,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         return begin, end, size
 
     def _bounds(self, size: int) -> tuple[int, int]:
-        """Return the offsets of the first and last requested bytes in an object of `size` bytes.
-
-        `size` is used only if the requested range counts from the end of the object.
-        """
+        """Return the offsets of the first and last requested bytes in an object of `size` bytes."""
         _, start, length = self._requested
         return (max(0, size + start), size - 1) if start < 0 else (start, start + length - 1)
 
@@ -193,10 +172,7 @@ class CheckedResponse(aiohttp.ClientResponse):
 
     @property
     def _requested(self) -> ByteRange:
-        """The requested byte range.
-
-        If the request has no ``Range`` header, the result stands for the whole object.
-        """
+        """The requested range, or the whole object if the request has no ``Range`` header."""
         header = self.request_info.headers.get("Range", "")
         requested = re.fullmatch(r"bytes=(\d*)-(\d*)", header)
         if requested is None:
@@ -221,21 +197,14 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
 
     `url` is the URL of the folder. Names of subfolders end in a slash. Only links to direct
     children of the folder are included.
-
-    On all common servers, the title or the main heading of an index page ends with the whole path
-    of the folder. Examples are "Index of /data/" and "Directory listing for /data/". However, a
-    proxy can change the beginning of the path. If the page links to a child of the folder, it is
-    therefore enough that the title or heading ends with the name of the folder.
-
-    If the page links to no children, its title or main heading must end with the whole path. Only
-    then is the folder known to be empty. If a proxy has changed the path, all links may lead
-    outside the folder, even though the folder is not empty.
     """
     parser = _IndexParser()
     parser.feed(page.decode("utf-8", "replace"))
     path = unquote(urlsplit(url).path)
     name = path.strip("/").rpartition("/")[2]
     titles = [title.partition("?")[0].strip().rstrip("]").rstrip() for title in parser.titles]
+    # On all common servers, the title or the main heading ends with the path of the folder, as in
+    # "Index of /data/". A proxy can change the beginning of the path.
     if not any(f"{title}/".endswith((f"/{name}/", f"/{name}//")) for title in titles):
         return None
     names = {name for name in (_name_below(link, url) for link in parser.links) if name}
@@ -246,10 +215,7 @@ def names_in_index(page: bytes, url: str) -> list[str] | None:
 
 
 def _name_below(link: str, url: str) -> str | None:
-    """Return the name of the direct child of `url` that a link points to.
-
-    Return None if the link points anywhere else.
-    """
+    """Return the name of the child of `url` that a link points to, or None for any other link."""
     try:
         folder, target = urlsplit(url), urlsplit(urljoin(url, link))
     except ValueError:
@@ -295,8 +261,7 @@ class SessionFactory:
     Attributes
     ----------
     trust
-        The rules for the servers that requests and redirects may reach, or None for no
-        restrictions.
+        Rules for the servers that requests and redirects may reach. None means no restrictions.
     max_bytes
         Maximum size of a whole object in bytes, unless the request has its own limit.
     make
@@ -325,10 +290,7 @@ class SessionFactory:
         _request.set(_Request(sent.url.raw_host, sent.url.raw_host, max_bytes))
 
     async def _follow(self, session: Any, _context: Any, sent: Any) -> None:
-        """Check a redirect before it is followed.
-
-        If the redirect leads to a different server, all headers that may contain secrets are
-        removed from the new request.
+        """Check a redirect, and remove secret headers if it leads to a different server.
 
         Raises
         ------
@@ -357,12 +319,9 @@ class SessionFactory:
             sent.headers.popall(name)
 
 
+# Without it, URLs that the user did not choose could reach servers on a private network.
 class _Resolver(ThreadedResolver):
-    """A DNS resolver that returns private addresses only if `trust` allows them.
-
-    Without this restriction, a URL or a redirect that the user did not choose could reach servers
-    on the user's private network.
-    """
+    """A DNS resolver that returns private addresses only if `trust` allows them."""
 
     def __init__(self, trust: Trust) -> None:
         super().__init__()
@@ -388,12 +347,10 @@ class _Resolver(ThreadedResolver):
 
 
 def web_options(options: Mapping[str, Any], rules: Rules) -> dict[str, Any]:
-    """Return options that make fsspec's HTTP filesystem check responses and redirects.
+    """Add checks of responses and redirects to the options of fsspec's HTTP filesystem.
 
-    The result also contains the given `options`, except that ``auth`` and ``cookies`` are replaced
-    by headers. `rules` determines the timeouts, the size limit and the permitted servers. Timeouts
-    in `options` take precedence over the timeouts in `rules`. `options` can also replace the
-    default maximum number of redirects.
+    The result contains headers instead of ``auth`` and ``cookies``. `rules` determines the
+    timeouts, the size limit and the permitted servers. Timeouts in `options` take precedence.
     """
     read_timeout = rules.retry.timeout_seconds
     # Waiting for a free connection can take this long, because earlier requests must end first.

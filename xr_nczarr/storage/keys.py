@@ -35,7 +35,7 @@ class Listing(NamedTuple):
 def check_key(key: str, store: str) -> None:
     """Raise RefusedError unless `key` is a plain relative path; see `is_plain_key`.
 
-    Such a path cannot escape the store. `store` is the name of the store, for the error message.
+    Such a path cannot escape the store.
     """
     if not is_plain_key(key):
         raise RefusedError(
@@ -58,7 +58,7 @@ def is_plain_key(key: str) -> bool:
 class NameCollision(NamedTuple):
     """A pair of different names in `folder` that some file systems treat as the same name.
 
-    `name` is a component of `key`. `other` is the name that collides with it.
+    The names are `name`, which is a component of `key`, and `other`.
     """
 
     key: str
@@ -88,10 +88,7 @@ def name_collisions(new: Iterable[str], existing: Iterable[str] = ()) -> Iterato
 
 
 def _names(key: str) -> Iterator[tuple[str, str]]:
-    """Yield a (folder, name) pair for each component of a key, from the last to the first.
-
-    For ``a/b``, the pairs are ``("a", "b")`` and ``("", "a")``.
-    """
+    """Yield the folder and the name of each component of a key, from the last to the first."""
     while key:
         folder, _, name = key.rpartition("/")
         yield folder, name
@@ -101,17 +98,13 @@ def _names(key: str) -> Iterator[tuple[str, str]]:
 def fold_name(name: str) -> str:
     """Normalize the case and the Unicode form of a name.
 
-    Some file systems treat two names as the same name if this function returns the same result for
-    both.
+    If the results for two names are equal, some file systems treat the names as the same name.
     """
     return normalize("NFC", normalize("NFC", name).casefold())
 
 
 def check_prefix(prefix: str, store: str) -> None:
-    """Raise RefusedError unless `prefix` is empty, or a plain key followed by ``/``.
-
-    `store` is the name of the store, for the error message.
-    """
+    """Raise RefusedError unless `prefix` is empty, or a plain key followed by ``/``."""
     if prefix:
         check_key(prefix[:-1] if prefix.endswith("/") else "", store)
 
@@ -119,7 +112,7 @@ def check_prefix(prefix: str, store: str) -> None:
 def check_key_or_prefix(key_or_prefix: str, store: str) -> bool:
     """Check a key or prefix, and return whether it is a key.
 
-    A prefix is empty or ends in ``/``. `store` is the name of the store, for the error message.
+    A prefix is empty or ends in ``/``.
 
     Raises
     ------
@@ -137,17 +130,14 @@ def is_file_manager_file(name: str) -> bool:
 
 
 def children_of(keys: Sequence[str], prefix: str) -> Listing:
-    """Return the sorted names directly under `prefix`, given the sorted keys of a store.
-
-    A binary search skips the keys under each returned prefix, which makes the listing of a group
-    fast even in a large store.
-    """
+    """Return the sorted names directly under `prefix`, given the sorted keys of a store."""
     objects: list[str] = []
     prefixes: list[str] = []
     position = bisect_left(keys, prefix)
     while position < len(keys) and keys[position].startswith(prefix):
         name, slash, _ = keys[position][len(prefix) :].partition("/")
         (prefixes if slash else objects).append(name)
+        # The keys under a prefix are skipped, so that listing a group in a large store is fast.
         position = (
             bisect_left(keys, f"{prefix}{name}{_AFTER_SLASH}", position) if slash else position + 1
         )

@@ -196,8 +196,7 @@ class LocalStore(Store):
     def copy_from(self, source: Store, keys: Sequence[tuple[str, str]]) -> list[bool]:
         """Copy objects from another store, and return whether each object exists in `source`.
 
-        Each item of `keys` is a (key in `source`, key in this store) pair. If `source` is also
-        a local directory, the operating system copies the bytes where possible.
+        Each item of `keys` is a (key in `source`, key in this store) pair.
 
         Raises
         ------
@@ -307,7 +306,7 @@ class LocalStore(Store):
         The staging store is a hidden directory beside the directory of this store. If `empty` is
         true, it initially contains only ``.DS_Store`` and similar files from the root of this
         store. Otherwise, it contains hard links to the objects of this store, or copies if hard
-        links are impossible. Hard links are safe, because objects are never changed in place.
+        links are impossible.
         """
         root = hidden_path(os.path.realpath(self.root), "staging")
         sync = syncs_each(self.sync)
@@ -318,6 +317,7 @@ class LocalStore(Store):
                     for name in file_manager_files(self.root):
                         link_or_copy(f"{self.root}/{name}", f"{root}/{name}", sync=sync)
                 else:
+                    # Hard links are safe, because objects are never changed in place.
                     copy_tree(os.path.realpath(self.root), root, sync=sync)
         except BaseException:
             discard_tree(root)
@@ -377,8 +377,10 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If a key is not allowed (see `_path`), or if a component of it looks like the name of
-            a temporary file. The error names the key.
+            If a key is not a plain relative path, contains a name that this operating system does
+            not allow, or contains a name reserved for temporary files. Unless `follow_symlinks` is
+            true, also if a symbolic link on the path points outside the store. The error names the
+            key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.
@@ -407,9 +409,8 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If `key` is not a plain relative path, or if a component of it is not a valid file name
-            on this operating system. Unless `follow_symlinks` is true, the error is also raised if
-            a symbolic link on the path points outside the store.
+            If `key` is not a plain relative path of valid file names. Unless `follow_symlinks` is
+            true, also if a symbolic link on the path points outside the store.
         """
         check_key(key, self.name)
         reason = system.invalid_name_reason(key)
@@ -431,12 +432,10 @@ class LocalStore(Store):
         return path
 
     def _writer_lock(self) -> str:
-        """Return the path of the writer lock.
-
-        On Windows, the lock file is beside the store, because a directory cannot be renamed while a
-        file in it is open. On other systems, the lock file is inside the store, because the parent
-        directory may not be writable. When the store is renamed, the lock file moves with it.
-        """
+        """Return the path of the writer lock."""
+        # On Windows, the lock file is beside the store, because a directory cannot be renamed while
+        # a file in it is open. On other systems, the lock file is inside the store and moves with
+        # it, because the parent directory might not be writable.
         if system.MOVES_OPEN_DIRECTORIES:
             return f"{self.root}/{WRITER_LOCK}"
         return hidden_path(os.path.realpath(self.root), "lock", unique=False)
@@ -471,7 +470,7 @@ class LocalStore(Store):
         raise too_large(problem, self.max_object_bytes, self.name, key)
 
     def _read(self, descriptor: int, key: str, start: int, length: int) -> bytes:
-        """Read exactly `length` bytes from offset `start`, with several system calls if needed."""
+        """Read exactly `length` bytes from offset `start`."""
         parts: list[bytes] = []
         missing = length
         try:

@@ -60,8 +60,8 @@ class Location:
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray
-        True if the fragment requests ``_ARRAY_DIMENSIONS`` (``xarray``), or False if it rejects
-        them (``noxarray``). None means that the fragment contains neither word.
+        True if the fragment contains the mode ``xarray``, which requests ``_ARRAY_DIMENSIONS``.
+        False if it contains ``noxarray``, otherwise None.
     is_reference_set
         Whether the target names a reference set explicitly, as ``reference://`` URLs do. If so,
         `url` is the URL of the reference document, or empty if the storage options or `filesystem`
@@ -126,8 +126,8 @@ class Location:
 class StoreObject(NamedTuple):
     """A folder in a store that must be accessed through obstore or zarr-python.
 
-    `unwrapped` is a location at which the same objects can be accessed without zarr-python, such as
-    the directory behind a zarr-python `LoggingStore`. It is None if there is no such location.
+    `unwrapped` is a location that gives access to the same objects without zarr-python, such as the
+    directory behind a zarr-python `LoggingStore`. None means that there is no such location.
     """
 
     store: Any
@@ -189,11 +189,8 @@ def absolute_path(path: str) -> str:
 
 
 def _holds_buffers(target: object) -> bool:
-    """Return whether `target` is a dict that zarr-python has filled with ``Buffer`` objects.
-
-    Such a dict must be accessed through zarr-python. If this package wrote plain bytes to the dict,
-    zarr-python could not read them.
-    """
+    """Return whether `target` is a dict that zarr-python has filled with ``Buffer`` objects."""
+    # Such a dict must be accessed through zarr-python, which could not read plain bytes from it.
     value = next(iter(target.values()), None) if isinstance(target, dict) else None
     return "zarr" in defining_packages(value)
 
@@ -219,14 +216,12 @@ def _locate_zarr_object(target: Any) -> Location:
 
 
 def _locate_zarr_store(store: Any, path: str) -> Location:
-    """Return the location of a folder in a zarr-python store.
-
-    Where possible, this package accesses the data with its own store classes instead of through
-    zarr-python, because these classes make writes durable, check responses and retry requests.
-    """
+    """Return the location of a folder in a zarr-python store."""
     from fsspec import FSMap
     from zarr.storage import FsspecStore, LocalStore, ObjectStore, ZipStore
 
+    # Where possible, the data is accessed without zarr-python, because the stores of this package
+    # make writes durable, check responses and retry requests.
     inner = innermost(store)
     location = None
     if isinstance(inner, LocalStore):
@@ -287,8 +282,7 @@ def _locate_fsspec_object(target: Any) -> Location:
 def plain_filesystem(filesystem: Any, path: str) -> tuple[Any, str]:
     """Return the filesystem inside fsspec's wrappers and the path in that filesystem.
 
-    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`. If there is no wrapper, return
-    the arguments unchanged.
+    The wrappers are `DirFileSystem` and `AsyncFileSystemWrapper`.
     """
     from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
     from fsspec.implementations.dirfs import DirFileSystem
@@ -327,10 +321,7 @@ def _parse_text(text: str) -> Location:
 
 
 def _parse_url(text: str) -> Location:
-    """Parse a path or a URL that does not begin with ``reference:``.
-
-    If the text is empty, the `url` of the location is also empty.
-    """
+    """Parse a path or a URL that does not begin with ``reference:``."""
     url = os.path.expanduser(text)  # xarray expands paths in the same way
     if os.path.lexists(url):
         return Location(absolute_path(url))
@@ -377,14 +368,9 @@ def _profile_options(options: Mapping[str, str], place: Location) -> dict[str, s
 
 
 def _split_fragment(url: str) -> tuple[str, list[str], dict[str, str]]:
-    """Split a URL into the part before the fragment and the contents of the fragment.
+    """Split a URL into the part before the fragment, the modes, and the other settings.
 
-    Return three values: the part before the fragment, the modes, and a dict that maps all other
-    keys in the fragment to their values. The modes are the comma-separated words in the value of
-    ``mode``, and all words without a key. For example, ``#zip`` means ``#mode=zip``.
-
-    In a local path, ``#`` begins a fragment only if the text after it contains ``=``, or a known
-    mode without a key.
+    A word without a key is a mode: ``#zip`` means ``#mode=zip``.
 
     Raises
     ------
@@ -393,6 +379,7 @@ def _split_fragment(url: str) -> tuple[str, list[str], dict[str, str]]:
     """
     base, mark, fragment = url.rpartition("#")
     pairs = [pair.partition("=") for pair in fragment.split("&") if pair]
+    # The name of a local file can contain "#".
     is_fragment = _local_path(base) is None or any(
         sign or name in _MODES for name, sign, _ in pairs
     )
@@ -417,7 +404,10 @@ def _split_fragment(url: str) -> tuple[str, list[str], dict[str, str]]:
 def _parse_modes(words: Sequence[str], url: str) -> dict[str, Any]:
     """Parse the words of ``mode=`` into attributes of `Location`.
 
-    For example, ``nczarr`` and ``zip`` become ``{"format": "nczarr", "medium": "zip"}``.
+    Raises
+    ------
+    MetadataError
+        If a word is unknown, or contradicts another word.
     """
     settings: dict[str, Any] = {}
     for word in words:
@@ -440,10 +430,7 @@ def _parse_modes(words: Sequence[str], url: str) -> dict[str, Any]:
 
 
 def _local_path(url: str) -> str | None:
-    """Return the absolute path for a path or a ``file:`` URL, or None for any other URL.
-
-    Percent-encoded characters in a URL are decoded, unless a file with the encoded name exists.
-    """
+    """Return the absolute path for a path or a ``file:`` URL, or None for any other URL."""
     # There are no stores in data URLs, but a new store may be named "data:x".
     path = url if url.startswith("data:") else local_path(url)
     if path is None:
@@ -455,16 +442,15 @@ def _local_path(url: str) -> str | None:
 
 
 def _s3_url(url: str) -> tuple[str, dict[str, Any]]:
-    """Translate an S3 URL to ``s3://bucket/key``, and move its host to the storage options.
+    """Translate an S3 URL to ``s3://bucket/key`` and storage options for its host.
 
-    Only http(s) URLs, and ``s3://`` URLs with an Amazon host name, are translated. All other URLs
-    are returned unchanged.
+    Any http(s) URL is assumed to be an S3 URL.
     """
     scheme, _, rest = url.partition("://")
     host, _, path = rest.partition("/")
     amazon = _AMAZON.fullmatch(host)
     if scheme not in ("http", "https", "s3") or (scheme == "s3" and not amazon):
-        return url, {}
+        return url, {}  # already in this form, or not an S3 URL
     if not amazon:
         return f"s3://{path}", {"endpoint_url": f"{scheme}://{host}"}
     region = amazon["region"]

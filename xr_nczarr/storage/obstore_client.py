@@ -93,19 +93,17 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class in ``obstore.store``. If the instance itself retries failed
-        requests, each attempt that `rules` allows may consist of several requests.
+        An instance of a class in ``obstore.store``. If the instance itself retries failed requests,
+        each attempt that `rules` allows may consist of several requests.
     path
         Folder in `store`; empty for the whole store.
-    rules
-        See `Rules`.
     name
         A URL without secrets, for error messages. If None, it is derived from `store`.
     substitute
-        A function that returns an fsspec client for the same objects, for use with web servers.
-        The fsspec client lists folders, and repeats any request whose response obstore rejects.
-        After the fsspec client has successfully repeated a request for an object, all later calls
-        to `fetch` use the fsspec client directly. None means that no fsspec client is used.
+        Function that returns an fsspec client for the same objects, for use with web servers. The
+        fsspec client lists folders, and repeats any request whose response obstore rejects. Once
+        such a repeated request has succeeded, `fetch` uses only the fsspec client. None means that
+        no fsspec client is used.
     """
 
     pooled = True
@@ -143,8 +141,8 @@ class ObstoreClient(RemoteClient):
         Raises
         ------
         StorageError
-            If the store is remote, and this process was forked after obstore was imported. In such
-            a process, obstore would hang.
+            If the store is remote, and this process was forked after obstore was imported. obstore
+            would hang in such a process.
         """
         if self.remote:
             process.check("obstore", self.name)
@@ -158,9 +156,8 @@ class ObstoreClient(RemoteClient):
     def fetch(self, requests: Sequence[ByteRange], expected: Expected) -> Iterator[Response]:
         """Yield the response to each request; see `Response`.
 
-        If the store is remote, other threads are already making the next requests while the caller
-        processes a response. If the objects are large, fewer requests are made in advance, to limit
-        the use of memory.
+        For a remote store, threads make the next requests while the caller processes a response. If
+        the objects are large, fewer requests are made in advance, to limit the use of memory.
         """
         if self._replacement is not None:
             return self._replacement.fetch(requests, expected)
@@ -178,14 +175,11 @@ class ObstoreClient(RemoteClient):
         return map_ahead(_threads(), fetch_one, requests, first, ahead)
 
     def put(self, key: str, data: Bytes) -> None:
-        """Write an object in one request, replacing any existing object.
-
-        Multipart uploads are not used, because an interrupted one leaves hidden parts in the
-        bucket.
-        """
+        """Write an object in one request, replacing any existing object."""
         path = self._path(key)
         # A MemoryStore keeps the buffer, which the caller may change. Other stores only read it.
         buffer = memoryview(data).cast("B") if self.shared else bytes(data)
+        # An interrupted multipart upload would leave hidden parts in the bucket.
         self._do(lambda: self.store.put(path, buffer, use_multipart=False), key)
 
     def create(self, key: str, data: Bytes) -> bool | None:
@@ -210,8 +204,6 @@ class ObstoreClient(RemoteClient):
 
     def children(self, prefix: str) -> Listing:
         """Return the sorted names of the objects and prefixes directly under `prefix`.
-
-        For a web server, the fsspec client lists the names, because obstore cannot.
 
         Raises
         ------
@@ -288,11 +280,8 @@ class ObstoreClient(RemoteClient):
         return response
 
     def _substitute_for(self, error: StorageError) -> RemoteClient:
-        """Return the fsspec client, which accepts some responses that obstore rejects.
-
-        Raise `error`, which comes from obstore, if there is no fsspec client. Also raise `error`
-        if fsspec would fail in the same way, for example because the server does not respond.
-        """
+        """Return the fsspec client if it may succeed after `error`, otherwise raise `error`."""
+        # Subclasses are for errors that fsspec would raise too, such as denied access.
         if self._substitute is None or type(error) is not StorageError:
             raise error
         return self._substitute()
@@ -300,10 +289,7 @@ class ObstoreClient(RemoteClient):
     def _get(self, request: ByteRange, expected: Expected) -> Versioned | None:
         """Return the requested bytes and the object's version, or None for a missing object.
 
-        The version is the ETag of the object. Callers compare ETags to make sure that several
-        ranges come from the same version of the object. A whole object needs no such check, so its
-        version is None. The version is also None if the object has no ETag, or only a weak one,
-        because a weak ETag can stay the same when the bytes change.
+        The version is None for a whole object, and for an object without a strong ETag.
         """
         key, start, length = request
         whole, limit = request.is_whole, expected.max_bytes
@@ -335,6 +321,7 @@ class ObstoreClient(RemoteClient):
         if len(data) != size:
             problem = f"the server returned {len(data)} bytes; expected {size}"
             raise StorageError(problem, remedy="Read the object again", store=self.name, key=key)
+        # Only the versions of ranges are compared. A weak ETag can stay the same if bytes change.
         tag = None if whole else result.meta["e_tag"]
         return Versioned(data, None if not tag or tag.startswith("W/") else tag)
 
@@ -343,7 +330,7 @@ class ObstoreClient(RemoteClient):
     ) -> _Result | None:
         """Return the result of `action`, or None if it fails with an HTTP status in `missing`.
 
-        If `action` fails with a transient error, it is retried. `key` is used in error messages.
+        Transient failures are retried. `key` is used in error messages.
         """
 
         def attempt() -> _Result | None:
@@ -380,12 +367,8 @@ def _url_of(store: Any) -> str:
 # ---- Errors, whose HTTP status and cause appear only in the message
 
 
-def _is_missing(error: Exception, statuses: Collection[int]) -> bool:
-    """Return whether an obstore error means that an object does not exist.
-
-    `statuses` contains the HTTP statuses that mean *not found*. The result is False if the whole
-    bucket does not exist.
-    """
+def _is_missing(error: Exception, missing_status: Collection[int]) -> bool:
+    """Return whether an obstore error reports a missing object, as opposed to a missing bucket."""
     from obstore.exceptions import PermissionDeniedError
 
     text = str(error)
@@ -393,10 +376,10 @@ def _is_missing(error: Exception, statuses: Collection[int]) -> bool:
         return False
     status = _status(text)
     if isinstance(error, FileNotFoundError):
-        return (status or 404) in statuses  # obstore also raises FileNotFoundError for 405
+        return (status or 404) in missing_status  # obstore also raises FileNotFoundError for 405
     if isinstance(error, PermissionDeniedError):
-        return 403 in statuses
-    return status in statuses
+        return 403 in missing_status
+    return status in missing_status
 
 
 def _failure_of(error: Exception, *, store: str, key: str | None) -> StorageError:
@@ -437,7 +420,7 @@ def _failure_of(error: Exception, *, store: str, key: str | None) -> StorageErro
 
 
 def _status(text: str) -> int | None:
-    """Return the HTTP status in an obstore error's message, or None if it contains no status."""
+    """Return the HTTP status in the message of an obstore error, or None if there is none."""
     line = text.partition("\n")[0]
     match = None if line.startswith(_LOCAL) else _STATUS.search(line)
     return None if match is None else int(next(filter(None, match.groups())))

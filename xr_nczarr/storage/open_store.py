@@ -142,8 +142,8 @@ def open_store(
 ) -> Store:
     """Open the store at a location.
 
-    This function itself makes no remote requests. However, fsspec may make requests when it creates
-    the filesystem, for example to open an archive in a chained URL.
+    No remote requests are made, except by fsspec when it creates the filesystem. For example,
+    fsspec then opens an archive in a chained URL.
 
     Parameters
     ----------
@@ -154,10 +154,13 @@ def open_store(
     ------
     NotFoundError
         If `must_exist` is true, and a local store does not exist.
+    AccessDeniedError
+        If a local file cannot be read.
     ConflictError
-        If the fragment of the URL contradicts the rest of the URL.
+        If the fragment of the URL contradicts the rest of the URL or the kind of a local store.
     UnsupportedError
-        If the target is not a store, or if a storage option would have no effect.
+        If the target is not a store, or if a storage option or a part of the URL would have no
+        effect.
     RefusedError
         If the location is untrusted, and fsspec would follow its symbolic links.
     """
@@ -180,8 +183,8 @@ def open_url(
 ) -> LocalStore | RemoteStore:
     """Open the folder at a path or an fsspec URL.
 
-    This function itself makes no remote requests. However, fsspec may make requests when it creates
-    the filesystem, for example to open an archive in a chained URL.
+    No remote requests are made, except by fsspec when it creates the filesystem. For example,
+    fsspec then opens an archive in a chained URL.
 
     Parameters
     ----------
@@ -202,29 +205,15 @@ def open_url(
 
 
 def _local_store(path: str, access: Access, *, must_exist: bool = False) -> LocalStore:
-    """Return the store for a local directory.
-
-    fsspec is not used for local files, for two reasons. It overwrites files in place, so a process
-    that is killed while writing leaves a truncated file. It also follows all symbolic links.
-    """
+    # fsspec is not used for local files, because it follows all symbolic links. It also overwrites
+    # files in place, so a process that is killed while writing leaves a truncated file.
     return LocalStore(path, access.sync, must_exist, access.trusted, access.max_object_bytes)
 
 
 def _open_local(location: Location, local: LocalStore) -> Store:
     """Return the store at a local path, which is a directory or a zip file.
 
-    `local` is the store to return for a directory. It also supplies the options for a zip file.
-
-    Raises
-    ------
-    NotFoundError
-        If the path does not exist, and ``local.must_exist`` is true.
-    AccessDeniedError
-        If the file at the path cannot be read.
-    UnsupportedError
-        If the path is neither a directory nor a zip file.
-    ConflictError
-        If the fragment of the URL requests a different kind of store from the one at the path.
+    `local` is the store to return for a directory, and supplies the options for a zip file.
     """
     path = local.root
     if os.path.isdir(path):
@@ -239,7 +228,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         problem = "the path cannot be read: permission denied"
         raise AccessDeniedError(problem, remedy=CHECK_PERMISSIONS, store=path)
     else:
-        raise _not_a_store(path, local.must_exist)
+        raise _not_a_store(path, to_read=local.must_exist)
     if location.medium not in (None, medium):
         names = {"file": "a directory", "zip": "a zip file", "s3": "an S3 bucket"}
         raise ConflictError(
@@ -260,19 +249,15 @@ def _local_zip(path: str, sync: Sync, max_object_bytes: int) -> ZipStore:
     return ZipStore(archive, name, max_object_bytes)
 
 
-def _not_a_store(path: str, must_exist: bool) -> UnsupportedError:
-    """Return the error for a file that is not a store.
-
-    If `must_exist` is true, the caller tried to read the file. Otherwise, the caller tried to
-    replace it with a store.
-    """
+def _not_a_store(path: str, *, to_read: bool) -> UnsupportedError:
+    """Return the error for opening a file that is not a store, to read it or to replace it."""
     beginning = _beginning(path)
     unknown_kind = "a file of unknown format" if beginning else "an empty file"
     kinds = (kind for magic, kind in _FILE_KINDS.items() if beginning.startswith(magic))
     kind, remedy = next(kinds, (unknown_kind, _OTHER_ENGINE))
     return UnsupportedError(
         f"the path is {kind}; expected a directory, a zip file or a reference set",
-        remedy=remedy if must_exist else "Choose another target, or remove the file",
+        remedy=remedy if to_read else "Choose another target, or remove the file",
         store=path,
     )
 
@@ -304,15 +289,7 @@ def _client_of(target: StoreObject) -> RemoteClient:
 
 
 def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
-    """Return the URL of a remote store, adding ``zip::`` if the fragment requests a zip file.
-
-    Raises
-    ------
-    ConflictError
-        If the fragment of the URL contradicts the rest of the URL.
-    UnsupportedError
-        If a part of the URL or a storage option would have no effect.
-    """
+    """Return the URL of a remote store, adding ``zip::`` if the fragment requests a zip file."""
     url = location.url
     _check_chain(url)
     location.check_medium("s3", "zip")
@@ -323,17 +300,7 @@ def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
 
 
 def _check_chain(url: str) -> None:
-    """Raise UnsupportedError if fsspec could not open a chained URL, or would ignore a part of it.
-
-    Each of the following is rejected:
-
-    - A cache with a path. fsspec would ignore the path.
-    - A protocol that is followed by another URL, but cannot wrap another filesystem. fsspec would
-      ignore the rest of the URL.
-    - A zip file within a zip file, if the URL does not name the inner zip file.
-    - A cache followed by another cache, because most combinations of caches fail. Only
-      ``simplecache`` may precede another cache.
-    """
+    """Raise UnsupportedError if fsspec could not open a chained URL, or would ignore a part."""
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
 
@@ -344,14 +311,17 @@ def _check_chain(url: str) -> None:
             problem = "the chained URL does not contain the path of the inner zip file"
             remedy = "Add the path to the second part of the URL, as in zip://…::zip://inner.zip::…"
         elif protocol in CACHES and protocol != "simplecache" and next_protocol in CACHES:
+            # Most combinations of caches fail.
             problem = f"{protocol} cannot precede another cache in a chained URL"
             remedy = "Leave out one of the caches"
         elif not is_protocol(protocol):
             continue
         elif path and issubclass(get_filesystem_class(protocol), CachingFileSystem):
+            # fsspec would ignore the path.
             problem = f"{protocol} does not accept a path in a chained URL"
             remedy = "Leave out the path"
         elif not _is_wrapper(get_filesystem_class(protocol)):
+            # fsspec would ignore the rest of the URL.
             problem = f"{protocol} cannot precede another URL in a chained URL"
             remedy = "Leave out this part of the URL"
         else:
@@ -371,9 +341,7 @@ def _check_unused(
 ) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
-    An option is accepted if the filesystem of `location` was created with the same option and the
-    same value. ``asynchronous`` and ``loop`` are always accepted. If `remedy` is empty, the error
-    contains a default remedy.
+    Options with which the filesystem of `location` was created are accepted.
     """
     same = {} if location is None else getattr(location.filesystem, "storage_options", {})
     for name, value in options.items():
@@ -389,11 +357,7 @@ def _check_unused(
 def _open_chain(
     url: str, options: Mapping[str, Any], access: Access, *, filesystem: Any = None
 ) -> Store:
-    """Return the store at an fsspec URL, which may be chained.
-
-    `ZipStore` and `CachingStore` are used instead of fsspec's ``zip`` and ``simplecache``. For
-    `filesystem`, see `open_url`.
-    """
+    """Return the store at an fsspec URL, which may be chained; for `filesystem`, see `open_url`."""
     link, chained, rest = url.partition("::")
     link = link.removesuffix("://")
     if chained and link == "simplecache":
@@ -424,9 +388,9 @@ def _open_chain(
 
 
 def merge_options(options: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge storage options. If an option is in both mappings, its value in `overrides` is used.
+    """Merge storage options. Options in `overrides` take precedence.
 
-    If ``client_kwargs`` is in both mappings, its two dicts are merged in the same way.
+    If both mappings contain ``client_kwargs``, these dicts are merged in the same way.
     """
     merged = {**options, **overrides}
     if "client_kwargs" in options and "client_kwargs" in overrides:
@@ -442,23 +406,15 @@ def is_protocol(name: str) -> bool:
 
 
 def _options_after(rest: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the storage options for `rest`, the part of a chained URL after the first ``::``.
-
-    The options for the first URL in `rest` are nested in `options`, under ``target_options`` or
-    under the protocol of that URL. If an option is nested under both, its value under the protocol
-    takes precedence. Options nested under other protocols are kept.
-    """
+    """Return the storage options for the part of a chained URL after the first ``::``."""
     scheme = rest.partition("::")[0].partition("://")[0]
     named = {name: options[name] for name in options if is_protocol(name)}
+    # The options for the next URL are nested under its protocol or under `target_options`.
     return {**options.get("target_options", {}), **named.pop(scheme, {}), **named}
 
 
 def _options_of(protocol: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for the first URL of a chained fsspec URL, given its protocol.
-
-    `options` also contains options for the other URLs of the chain, nested under the names of
-    their protocols. The result does not contain these nested options.
-    """
+    """Return the storage options for the first URL of a chain, without those for other URLs."""
     own = {name: options[name] for name in options if not is_protocol(name)}
     return {**own, **options.get(protocol, {})}
 

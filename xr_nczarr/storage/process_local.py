@@ -20,17 +20,17 @@ NOT_SHARED = (
 
 
 class ForkState:
-    """A record of whether a library that starts threads was used before this process was forked.
+    """A record of whether a process was forked after it had used a library that starts threads.
 
-    Threads are not copied to a forked process, so the library would hang in it.
+    A fork does not copy threads, so the library would hang in the new process.
 
     Attributes
     ----------
     package
-        Name of the library's package, if the library counts as used as soon as the package is
-        imported. Otherwise, None.
+        Name of a package. Importing the package counts as using the library. None means that only
+        `used` counts.
     used
-        Whether the library was used in this process. The caller of the library sets this attribute.
+        Whether this process has used the library. The caller of the library sets this attribute.
     forked
         Whether this process was forked from a process that had used the library.
     """
@@ -41,10 +41,7 @@ class ForkState:
         call_after_fork(self._after_fork)
 
     def check(self, library: str, store: str) -> None:
-        """Raise StorageError if `library` cannot be used in this process.
-
-        `store` is the name of the store, for the error message.
-        """
+        """Raise StorageError if `library` cannot be used in this process."""
         if self.forked:
             verb = "imported" if self.package else "used"
             raise StorageError(
@@ -66,8 +63,9 @@ def reduce_process_local(
 ) -> tuple[Any, ...]:
     """Return the result of ``__reduce__`` for an object that exists only in this process.
 
-    Unpickling in this process returns `obj` itself, which is identified by `token`. Unpickling in
-    any other process returns the result of ``fallback(*arguments)``.
+    Unpickling in this process returns `obj` itself. Unpickling in another process, or after `obj`
+    has been garbage-collected, returns the result of ``fallback(*arguments)``. `token` identifies
+    `obj`.
     """
     _pickled_objects[token] = obj
     return _restore, (token, os.getpid(), fallback, arguments)
@@ -80,13 +78,11 @@ def _restore(
     return fallback(*arguments) if obj is None else obj
 
 
+# Unpickling creates such a connection instead of raising an error, because an error would stop a
+# dask worker and make the computation hang.
 @dataclass(frozen=True)
 class UnreachableConnection(Connection):
-    """A connection that raises StorageError on use, because its store is in another process.
-
-    Unpickling creates such a connection instead of raising an error, because an error would stop a
-    dask worker and make the computation hang.
-    """
+    """A connection that raises StorageError on use, because its store is in another process."""
 
     name: str
     kind: str = "an in-memory store"

@@ -51,9 +51,9 @@ class Versioned(NamedTuple):
 class MergedRange(NamedTuple):
     """A byte range that covers one or more of the ranges passed to `merge_ranges`.
 
-    `range` is the merged range. `parts` contains an (index, offset, length) tuple for each covered
-    range: its index in the list passed to `merge_ranges`, its offset from the start of the merged
-    range, and its length.
+    `parts` contains an (index, offset, length) tuple for each covered range. The index is the
+    position of the covered range in the list passed to `merge_ranges`. The offset counts from the
+    start of the merged range.
     """
 
     range: ByteRange
@@ -61,13 +61,11 @@ class MergedRange(NamedTuple):
 
 
 def check_range(item: ByteRange, store: str) -> None:
-    """Raise StorageError if a range is invalid, regardless of the size of the object.
+    """Raise StorageError if a range is invalid for objects of any size.
 
-    A range is invalid if its length is negative. A range that counts from the end of the object is
-    also invalid if it extends beyond this end. For example, a start of -4 with a length of 8 is
+    A range is invalid if its length is negative. A range with a negative start is also invalid if
+    it extends beyond the end of the object. For example, a start of -4 with a length of 8 is
     invalid.
-
-    `store` is the name of the store, for the error message.
     """
     if item.length < 0 or item.start < 0 < item.start + item.length:
         raise StorageError(
@@ -83,7 +81,7 @@ def too_large(
 ) -> LimitError:
     """Return the error for an object larger than `max_bytes` bytes.
 
-    `problem` states the size of the object. It is the beginning of the error message.
+    The message begins with `problem`, which states the size of the object.
     """
     remedy = (
         "If you trust the object, pass limits=Limits(max_chunk_bytes=…) for a chunk, or "
@@ -108,9 +106,6 @@ def truncation_error(expected: int, actual: int, store: str, key: str) -> Storag
 def first_byte(item: ByteRange, size: int, store: str) -> int:
     """Return the offset at which a range starts in an object of `size` bytes.
 
-    A negative ``item.start`` counts from the end of the object. `store` is the name of the store,
-    for the error message.
-
     Raises
     ------
     StorageError
@@ -130,20 +125,19 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
 
 
 def to_end(item: ByteRange) -> ByteRange:
-    """Extend a suffix range to the end of its object; return any other range unchanged.
+    """Extend a range with a negative start to the end of its object.
 
-    The start of a suffix range counts from the end of the object. HTTP cannot express a suffix
-    range that stops before the end.
+    HTTP cannot express a range that counts from the end and stops before the end. All other ranges
+    are returned unchanged.
     """
     return item._replace(length=-item.start) if item.start < 0 else item
 
 
 def resolve_suffix(item: ByteRange, size: int | None) -> ByteRange:
-    """Convert a suffix range to a range whose start counts from the beginning of the object.
+    """Convert a range with a negative start to a range that counts from the start of the object.
 
-    The resulting range extends to the end of the object. `size` is the size of the object in bytes,
-    or None if the object does not exist. For an empty or missing object, return a `ByteRange` that
-    stands for the whole object.
+    The resulting range extends to the end of the object. `size` is None if the object does not
+    exist. If the object is empty or missing, the result stands for the whole object.
     """
     if not size:
         return ByteRange(item.key)
@@ -154,10 +148,9 @@ def resolve_suffix(item: ByteRange, size: int | None) -> ByteRange:
 def cut_ranges(
     ranges: Sequence[ByteRange], objects: Iterable[Bytes | None], store: str
 ) -> Iterator[Bytes | None]:
-    """Yield the bytes of each range, cut out of the object that the range belongs to.
+    """Yield the bytes of each range, or None for a range of a missing object.
 
-    `objects` contains one item for each range: the full content of the object that the range
-    belongs to, or None if this object is missing. For a range of a missing object, yield None.
+    `objects` contains the whole object for each range, or None if the object is missing.
 
     Raises
     ------
@@ -177,17 +170,16 @@ def merge_ranges(
     Parameters
     ----------
     max_gap
-        Maximum number of unneeded bytes between two ranges to merge. Fetching that many extra bytes
-        is still cheaper than making another request.
+        Maximum number of unneeded bytes between two ranges to merge.
     max_length
-        Maximum number of bytes in a merged range. With larger ranges, too few requests would run
-        concurrently.
+        Maximum number of bytes in a merged range.
 
     Returns
     -------
-    Merged ranges, ordered by key and start. Suffix ranges, which count from the end of an object,
-    are not merged.
+    Merged ranges, ordered by key and start. Ranges with a negative start are not merged.
     """
+    # Fetching `max_gap` extra bytes is cheaper than making another request. Without `max_length`,
+    # too few requests would run concurrently.
     merged: list[MergedRange] = []
     for position in sorted(range(len(ranges)), key=lambda index: ranges[index][:2]):
         key, start, length = ranges[position]

@@ -168,11 +168,7 @@ class RemoteStore(Store):
             yield response
 
     def _supported(self, requests: Sequence[ByteRange]) -> Sequence[ByteRange]:
-        """Return `requests` in a form that the client supports.
-
-        If the client does not support suffix ranges, each range relative to the end of an object is
-        replaced by an equivalent range relative to the start.
-        """
+        """Replace the ranges that count from the end if the client does not support them."""
         if self._client.supports_suffixes:
             return requests
         sizes = self.sizes_of([item.key for item in requests if item.start < 0])
@@ -181,10 +177,12 @@ class RemoteStore(Store):
     def _empty_range(self, item: ByteRange) -> Versioned | None:
         """Return empty bytes for a range of length zero, or None if the object does not exist.
 
-        HTTP cannot express an empty range, so the size of the object is requested instead. Raise
-        StorageError if the range is out of bounds.
+        Raises
+        ------
+        StorageError
+            If the range is out of bounds.
         """
-        size = self.size(item.key)
+        size = self.size(item.key)  # because HTTP cannot express an empty range
         if size is not None:
             first_byte(item, size, self.name)
         return None if size is None else Versioned(b"")
@@ -212,8 +210,7 @@ class RemoteStore(Store):
         """Write an object unless it exists; return whether the stored object now equals `data`.
 
         If the store supports conditional requests, as S3 does, exactly one of two concurrent
-        writers creates the object. Otherwise, this method first checks whether the object exists,
-        so both writers may write it.
+        writers creates the object. Otherwise, both may write it.
         """
         self.check_writable()
         created = self._client.create(key, data)
@@ -227,9 +224,8 @@ class RemoteStore(Store):
     def fingerprint(self) -> str | None:
         """Return a string that changes whenever any object in the store changes.
 
-        The string is computed from a listing of all objects. Return None if the server cannot list
-        objects or denies access to the listing. Also return None if the listing does not contain a
-        version of each object; see `ListedObject`.
+        Return None if the objects cannot be listed, or if the listing lacks the version of an
+        object; see `ListedObject`.
         """
         with suppress(AccessDeniedError, UnsupportedError):
             entries = sorted(self._below(""))
@@ -273,10 +269,7 @@ class RemoteStore(Store):
             self.remove(entry.key for entry in self._below(prefix))
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove the objects at `keys`, in no particular order.
-
-        Bulk requests are used if the client supports them.
-        """
+        """Remove the objects at `keys`, in no particular order."""
         self.check_writable()
         self._client.remove(list(keys))
 

@@ -144,9 +144,8 @@ def map_ahead(
 ) -> Iterator[_Result]:
     """Yield ``work(item)`` for each item, in order, with up to `count` calls in progress.
 
-    While the caller processes a result, the threads of `executor` compute the next results.
-    `count_after` is called with each result and returns the new value of `count`. Without
-    `count_after`, `count` never changes.
+    While the caller processes a result, the threads of `executor` compute the next results. After
+    each result, ``count_after(result)`` replaces `count`, unless `count_after` is None.
     """
     source = iter(items)
     pending = deque(executor.submit(work, item) for item in islice(source, count))
@@ -208,11 +207,10 @@ class RemoteClient(Connection):
             yield from helpers.map(work, items)
 
     def _retried(self, action: Callable[[], _Result], key: str) -> _Result:
-        """Return the result of `action`, which accesses the object at `key`.
+        """Return the result of `action`, retrying transient failures as `Rules.retry` allows.
 
-        If `action` fails with a transient error, it is repeated as often as `Rules.retry` allows.
-        If the last attempt fails, or the error is not transient, the exception is converted with
-        `_failure` and raised.
+        If no attempt succeeds, the exception is converted with `_failure` and raised. `key` is used
+        in error messages.
         """
         for _ in self.rules.retry.tries():
             try:

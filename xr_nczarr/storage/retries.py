@@ -77,16 +77,14 @@ class Retry:
     attempts
         Maximum number of attempts for a request, including the first.
     total_seconds
-        Time limit in seconds for all attempts together. A request is retried only if there is
-        enough time left for the wait and another attempt. The new attempt is assumed to take the
-        same time as the previous one. With the default values, there is time for five attempts even
-        if the server never responds.
+        Time limit in seconds for all attempts together. A request is retried only if enough time is
+        left for the wait and for another attempt of the same duration. With the default values,
+        there is time for five attempts even if the server never responds.
     first_wait, max_wait
         First and longest wait between two attempts, in seconds. The wait doubles after each
         attempt. Each wait is then shortened by a random fraction of up to one half.
     timeout_seconds
-        Maximum time in seconds without any response data. If the server sends nothing for longer,
-        the attempt fails.
+        Maximum time in seconds without any response data. After this time, the attempt fails.
 
     Examples
     --------
@@ -219,8 +217,7 @@ def _class_of(error: BaseException, status: int | None) -> type[StorageError]:
 def error_class(status: int | None) -> type[StorageError]:
     """Return the class of the error for a failed request, given its HTTP status.
 
-    `status` is None if there was no response. If no subclass of StorageError matches the status,
-    return StorageError itself.
+    `status` is None if there was no response.
     """
     if status in (401, 403):
         return AccessDeniedError
@@ -245,10 +242,7 @@ def _connection_remedy(error: BaseException) -> str:
 
 
 def _botocore_error(error: BaseException) -> dict[str, str]:
-    """Return the ``Error`` member of the response that caused a botocore error.
-
-    Return an empty dict if no response caused the error, or if the response has no such member.
-    """
+    """Return the ``Error`` member of the response that caused `error`, or an empty dict."""
     responses = (getattr(cause, "response", None) for cause in _causes(error))
     response = next((item for item in responses if isinstance(item, dict)), {})
     return dict(response.get("Error", {}))
@@ -278,8 +272,7 @@ def page_error(
 ) -> StorageError:
     """Return the error for a web page that a server sent in place of an object.
 
-    `expected` describes the requested object or byte range. `page` is the beginning of the web
-    page.
+    `expected` describes the requested object or byte range. `page` is the result of `page_in`.
     """
     return StorageError(
         f"the server sent a web page instead of {expected}; the page begins with {quote(page)}",
@@ -292,10 +285,9 @@ def page_error(
 
 @contextmanager
 def explained_listing_errors() -> Iterator[None]:
-    """Add "objects cannot be listed" to the message of an AccessDeniedError.
+    """Add an explanation to an AccessDeniedError that is raised in the ``with`` block.
 
-    Use this context manager around code that lists objects. It changes any AccessDeniedError raised
-    in the ``with`` block, and also replaces the error's remedy with `CHECK_LISTING`.
+    The message then says that objects cannot be listed. The remedy becomes `CHECK_LISTING`.
     """
     try:
         yield

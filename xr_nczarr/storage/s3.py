@@ -21,12 +21,9 @@ class S3(S3FileSystem):  # type: ignore[misc]
     async def _ls(
         self, path: str, detail: bool = False, refresh: bool = False, versions: bool = False
     ) -> list[Any]:
-        """Return the entries under a prefix, or an empty list if there are no entries.
-
-        If there are no entries, s3fs's own method also looks for an object with the same name as
-        the prefix. To find this object, s3fs lists the whole parent folder. `S3._ls` does not make
-        this extra request.
-        """
+        """Return the entries under a prefix, or an empty list if there are no entries."""
+        # If there are no entries, s3fs's own method also lists the whole parent folder, to find an
+        # object with the same name as the prefix.
         path = self._strip_protocol(path).rstrip("/")
         if not path:
             return list(await super()._ls(path, detail, refresh, versions))
@@ -35,8 +32,6 @@ class S3(S3FileSystem):  # type: ignore[misc]
 
     def remove_files(self, paths: Sequence[str]) -> None:
         """Remove objects from one bucket, with up to 1,000 objects per request.
-
-        Unlike s3fs's own method, this method raises an error if any object is not removed.
 
         Raises
         ------
@@ -49,7 +44,7 @@ class S3(S3FileSystem):  # type: ignore[misc]
             split = [self.split_path(path) for path in paths[first : first + _MAX_REMOVED]]
             objects = {"Objects": [{"Key": key} for _, key, _ in split], "Quiet": True}
             response = self.call_s3("delete_objects", Bucket=split[0][0], Delete=objects)
-            for error in response.get("Errors", ()):
+            for error in response.get("Errors", ()):  # s3fs's own method ignores them
                 refused = error.get("Code") == "AccessDenied"
                 kind = PermissionError if refused else ConnectionError  # only the latter is retried
                 raise kind(f"{error.get('Key')} was not removed: {error.get('Message')}")

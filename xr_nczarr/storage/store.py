@@ -44,8 +44,8 @@ class Store(ABC):
 
     A subclass implements `fetch` and `list_names`, and also `put` and `delete` if the store is
     writable. The other methods have default implementations based on these four methods, and a
-    subclass may override them. Only `fetch_into` and `fetch_ranges_into` have no default
-    implementation; see `reads_in_place`.
+    subclass may override them. Only `fetch_into` and `fetch_ranges_into` (see `reads_in_place`) and
+    `commit` (see `replaceable`) have no default implementation.
 
     Attributes
     ----------
@@ -69,14 +69,13 @@ class Store(ABC):
     max_puts
         Maximum number of objects to encode and write concurrently, each in its own thread.
     has_folders
-        Whether there can be a folder at a key where an object is expected. If there is one,
-        fetching this key raises an error.
+        Whether a folder can exist at the key of an object. Fetching such a key raises an error.
     single_file
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
         Whether changes are invisible until the caller commits them. If so, the store needs no
-        marker for an unfinished write, and metadata is written before chunks. Chunks cannot be
-        written first, because icechunk rejects chunks of unknown arrays.
+        marker for an unfinished write. Metadata is written before chunks, because icechunk rejects
+        chunks of unknown arrays.
     returns_pages
         Whether `fetch` returns a web page that a server sends in place of an object. If not,
         `fetch` raises an error; see `probing`.
@@ -153,10 +152,7 @@ class Store(ABC):
         raise self._read_only()
 
     def remove(self, keys: Iterable[str]) -> None:
-        """Remove the objects at `keys`, in no particular order.
-
-        Bulk requests are used if the store supports them.
-        """
+        """Remove the objects at `keys`, in no particular order."""
         for key in keys:
             self.delete(key)
 
@@ -183,8 +179,8 @@ class Store(ABC):
     ) -> Iterator[_Result]:
         """Yield ``work(item)`` for each item, in order.
 
-        `work` is a function that makes requests to this store. The default implementation makes
-        one call at a time. A remote store may run the calls concurrently.
+        A remote store may run the calls concurrently. The default implementation makes one call at
+        a time.
         """
         return map(work, items)
 
@@ -193,8 +189,7 @@ class Store(ABC):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk of an array, or None for a missing chunk.
 
-        Each item of `chunks` is a tuple with the index of a chunk along each dimension. `keys`
-        converts such a tuple to a key.
+        Each item of `chunks` contains the index of a chunk along each dimension.
         """
         return self.fetch([keys.key(chunk) for chunk in chunks])
 
@@ -317,8 +312,8 @@ class Store(ABC):
     def known_sizes(self, keys: Sequence[str]) -> list[int | None] | None:
         """Return the size in bytes of the object at each key, without making any requests.
 
-        In the returned list, 0 stands for a missing object, and None for an object of unknown size.
-        If no sizes are known, return None instead of a list.
+        In the list, 0 stands for a missing object, and None for an object of unknown size. Return
+        None instead of a list if no sizes are known.
         """
         return None if self.remote else [size or 0 for size in self.sizes_of(keys)]
 
@@ -353,7 +348,7 @@ class Store(ABC):
         If a web server sends a web page in place of an object, this variant returns the page
         instead of raising an error. The caller can then decide whether the object exists. The
         variant also lists the folders of a web server, based on their index pages. An index page
-        may omit objects whose names begin with a dot.
+        can omit objects whose names begin with a dot.
         """
         return self
 
@@ -361,7 +356,7 @@ class Store(ABC):
         """Return a variant of this store for reading the chunks of one array.
 
         `keys` defines the keys of these chunks. When pickled, the variant contains only the data
-        needed to read them.
+        needed to read the chunks.
         """
         return self
 
@@ -372,8 +367,7 @@ class Store(ABC):
     def is_within(self, other: Store) -> bool:
         """Return whether this store is inside `other`, at any depth.
 
-        For example, the directory ``data/a.zarr`` is inside the directory ``data``. The default
-        implementation returns False.
+        The default implementation returns False.
         """
         return False
 

@@ -89,21 +89,13 @@ def open_to_read(path: str) -> int:
 
 
 def _read_from(descriptor: int, length: int, start: int) -> bytes:
-    """Return up to `length` bytes of a file, starting at offset `start`.
-
-    This is a replacement for ``os.pread`` on systems that lack it. Unlike ``os.pread``, it moves
-    the file position.
-    """
+    """Return up to `length` bytes of a file, starting at offset `start`."""
     os.lseek(descriptor, start, os.SEEK_SET)
     return os.read(descriptor, length)
 
 
 def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
-    """Read a file into buffers from offset `start`, and return the number of bytes read.
-
-    This is a replacement for ``os.preadv`` on systems that lack it. Unlike ``os.preadv``, it moves
-    the file position.
-    """
+    """Read a file into buffers from offset `start`, and return the number of bytes read."""
     os.lseek(descriptor, start, os.SEEK_SET)
     done = 0
     with open(descriptor, "rb", buffering=0, closefd=False) as file:
@@ -115,6 +107,7 @@ def _read_into_from(descriptor: int, buffers: Sequence[Any], start: int) -> int:
     return done
 
 
+# The replacements move the file position, unlike the functions that they replace.
 pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_from)
 preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", _read_into_from)
 
@@ -134,7 +127,6 @@ def copy(source: int, target: int, size: int) -> int:
     """Copy up to `size` bytes between two open files, and return the number of bytes copied.
 
     `source` and `target` are file descriptors. Copying starts at the current position of each file.
-    The kernel copies the bytes if the system and the file system support that.
     """
     done = 0
     with suppress(AttributeError, OSError):  # the calls below raise any error that persists
@@ -199,13 +191,7 @@ def exchange(name: str, other: str) -> bool:
 
 
 def _retry_while_open(operation: Callable[..., _T], *arguments: Any) -> _T:
-    """Return ``operation(*arguments)``. On Windows, retry while another program has a file open.
-
-    Raises
-    ------
-    PermissionError
-        If all attempts fail.
-    """
+    """Return ``operation(*arguments)``, retrying on Windows if another program has a file open."""
     for wait in _WAITS:
         with suppress(PermissionError):
             return operation(*arguments)
@@ -233,8 +219,8 @@ def syncs_each(sync: Sync) -> bool:
 def start_sync(descriptor: int, size: int) -> None:
     """Start writing a large file to disk, so that `sync_filesystem` takes less time later.
 
-    This function does not wait for the data to be written. It does not report failures either,
-    because `sync_filesystem` will report them. `size` is the size of the file in bytes.
+    This function does not wait, and does not report failures. `sync_filesystem` will report them.
+    `size` is the size of the file in bytes.
     """
     if _sync_file_range is not None and size >= _MIN_EARLY_BYTES:
         _sync_file_range(descriptor, _OFFSET(0), _OFFSET(0), _SYNC_FILE_RANGE_WRITE)
@@ -243,9 +229,8 @@ def start_sync(descriptor: int, size: int) -> None:
 def sync_filesystem(path: str) -> None:
     """Flush the file system containing the directory `path` to disk.
 
-    If the system has no ``syncfs``, each file has already been flushed (see `syncs_each`). On
-    macOS, which has no ``syncfs``, this function flushes the drive's own cache instead. On all
-    other systems without ``syncfs``, it does nothing.
+    On systems without ``syncfs``, each file has already been flushed (see `syncs_each`). This
+    function then does nothing, except on macOS, where it flushes the drive's own cache.
     """
     if _syncfs is None and _FULL_SYNC is None:
         return
@@ -303,10 +288,9 @@ def locked(path: str) -> Iterator[None]:
 
     The lock file is created if necessary and removed afterwards. The operating system releases the
     lock when the process ends. On systems with neither ``flock`` nor ``msvcrt.locking``, the lock
-    excludes only other threads of this process. That is sufficient, because all known systems of
-    this kind run only one process.
+    excludes only other threads of this process.
     """
-    if _fcntl is None and _msvcrt is None:
+    if _fcntl is None and _msvcrt is None:  # all known systems of this kind run only one process
         with _process_locks(path):
             yield
         return
@@ -342,17 +326,13 @@ def _lock(descriptor: int) -> None:
 
 
 def _unlock(descriptor: int, path: str) -> None:
-    """Remove the lock file at `path`. On Windows, release the lock instead.
-
-    On Windows, an open file cannot be removed, so `locked` removes the lock file later. On other
-    systems, the lock is released when the caller closes `descriptor`. If the lock file was moved
-    together with its directory, it is not removed. If the lock file cannot be removed, it is left
-    in place, and the next call to `locked` uses it again.
-    """
-    with suppress(OSError):
-        if _fcntl is None:
+    """Release the lock on Windows; elsewhere, remove the lock file at `path`."""
+    with suppress(OSError):  # a lock file that cannot be removed is used again
+        if _fcntl is None:  # Windows cannot remove an open file, so `locked` removes it later
             os.lseek(descriptor, 0, os.SEEK_SET)
             _msvcrt.locking(descriptor, _msvcrt.LK_UNLCK, 1)
+        # The lock is released when the caller closes `descriptor`. A lock file that was moved with
+        # its directory is kept.
         elif _is_at(descriptor, path):
             os.unlink(path)
 
@@ -426,9 +406,8 @@ def is_inside(path: str, folder: str) -> bool:
 def broken_link(path: str, folder: str) -> str | None:
     """Return the path of the broken symbolic link that explains why `path` does not exist.
 
-    The link is at `path` or at one of its parents inside `folder`. A link is broken if its target
-    does not exist, for example because the target is on an unmounted file system. Return None if
-    there is no broken link.
+    The link is `path` itself, or one of its parents inside `folder`. Return None if there is no
+    broken link.
     """
     while len(path) > len(folder):
         if os.path.islink(path) and not os.path.exists(path):
@@ -454,8 +433,8 @@ def file_identity(path: str) -> str:
 def boot_id() -> str:
     """Return an identifier of the machine's current boot, or an empty string if it is unknown.
 
-    If the identifier has not changed, the machine has not been restarted. In this case, written
-    data is intact even if it was not flushed to disk.
+    As long as the identifier stays the same, written data is intact even if it was not flushed to
+    disk.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -15,7 +15,7 @@ from xr_nczarr.storage.url import mask
 
 
 class Trust(ABC):
-    """Rules that decide which servers may be reached by the requests for a store."""
+    """Rules for the servers that requests for a store are allowed to reach."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class Trust(ABC):
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name is allowed to resolve to a private address.
 
-        `redirected` states whether another host redirected to `host`.
+        `redirected` is true if another host redirected to `host`.
         """
 
     def check_filesystem(self, filesystem: Any, url: str) -> None:  # noqa: B027 (for subclasses)
@@ -48,7 +48,7 @@ class ConfinedTrust(Trust):
     def below(cls, url: str) -> ConfinedTrust:
         """Return the rules that confine a store to locations below `url`.
 
-        If `url` is chained, the store is confined to locations below the last URL of the chain.
+        For a chained URL, these are the locations below the last URL of the chain.
         """
         return cls(url.partition("?")[0].rstrip("/").rpartition("::")[2])
 
@@ -58,15 +58,11 @@ class ConfinedTrust(Trust):
             raise redirect_error(url, target, "outside the opened location")
 
     def may_be_private(self, host: str, *, redirected: bool) -> bool:  # noqa: ARG002
-        """Return whether `host` is the host of the store, which is always allowed to be private."""
+        """Return True for the host of the store, and False for any other host."""
         return host == host_of(self.folder)
 
     def check_filesystem(self, filesystem: Any, url: str) -> None:
-        """Raise RefusedError if `filesystem` is a local filesystem, or wraps one.
-
-        fsspec cannot confine a store to a local folder, because it follows all symbolic links, even
-        those that point outside the folder.
-        """
+        """Raise RefusedError if `filesystem` is a local filesystem, or wraps one."""
         while filesystem is not None:
             filesystem, _ = plain_filesystem(filesystem, "")
             if is_local_filesystem(filesystem):

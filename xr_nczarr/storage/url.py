@@ -36,8 +36,6 @@ def local_path(url: str) -> str | None:
 def has_scheme(url: str) -> bool:
     """Return whether a path or URL begins with a scheme, such as ``s3://``.
 
-    Text before a colon does not always count as a scheme, because a file name may contain a colon.
-
     Examples
     --------
     >>> has_scheme("s3://data/a.nc"), has_scheme("2026-01-01T00:00.nc")
@@ -142,8 +140,7 @@ def is_web(url: str) -> bool:
 def split_query(url: str) -> tuple[str, str]:
     """Split a URL into its base and its query, which begins with ``?``.
 
-    The query is an empty string if the URL has none. URLs with schemes other than http and https
-    have no query, so they are never split.
+    The query is empty if the URL has none. Only http and https URLs can have a query.
     """
     path, mark, query = url.partition("?") if is_web(url) else (url, "", "")
     return path, mark + query

@@ -44,8 +44,6 @@ _store_threads = ForkState()
 class ZarrPythonClient(RemoteClient):
     """A client for the objects under a path in a zarr-python store.
 
-    Calls to the store's asynchronous methods run concurrently in zarr-python's event loop.
-
     Parameters
     ----------
     store
@@ -53,8 +51,8 @@ class ZarrPythonClient(RemoteClient):
     path
         Folder in `store`; empty for the whole store.
     unwrapped
-        One of this package's own stores, which accesses the same objects without zarr-python. Only
-        its `identity` is used. None if only zarr-python can access the objects.
+        A store of this package that accesses the same objects without zarr-python. None means that
+        there is no such store. Only its `identity` is used.
     copied
         Whether `store` is a copy of a store in another process. The client is then read-only,
         because changes to the copy would be lost.
@@ -113,8 +111,8 @@ class ZarrPythonClient(RemoteClient):
         Raises
         ------
         StorageError
-            If the store would hang, because this process was forked after the parent process had
-            used a store that starts threads.
+            If the store starts threads, and this process was forked after such a store had been
+            used. The store would hang.
         """
         if self._has_threads:
             _store_threads.check(type(self._innermost).__name__, self.name)
@@ -128,12 +126,8 @@ class ZarrPythonClient(RemoteClient):
         return f"{self._data_id} {self.folder}"
 
     def _shared_token(self) -> str:
-        """Return a token that is shared by all clients in this process whose stores are equal.
-
-        The result is the token of the first client whose store equals the store of this client. The
-        two stores need not be identical. For example, an icechunk session returns a new but equal
-        store each time its `store` attribute is accessed.
-        """
+        """Return a token that is shared by all clients in this process whose stores are equal."""
+        # An icechunk session returns a new but equal store each time its `store` is accessed.
         with _clients_lock:
             tokens = [item._data_id for item in _clients if item._innermost == self._innermost]
             self._data_id = tokens[0] if tokens else self.token
@@ -175,8 +169,8 @@ class ZarrPythonClient(RemoteClient):
     def create(self, key: str, data: Bytes) -> bool:
         """Write an object unless it already exists, and always return False.
 
-        zarr-python does not report whether this call created the object. To find out, the caller
-        must compare the stored object with `data`.
+        zarr-python does not report whether this call created the object. The caller must compare
+        the stored object with `data`.
         """
         self._check_accepted(key)
         action = self.store.set_if_not_exists
@@ -250,7 +244,7 @@ class ZarrPythonClient(RemoteClient):
             raise StorageError(problem, remedy=NOT_SHARED, store=self.name)
 
     def _accepts(self, key: str) -> bool:
-        """Return whether the store accepts a key. Objects at other keys are treated as missing."""
+        """Return whether the store accepts a key."""
         return not self.v3_only or _V3_KEY.fullmatch(key) is not None
 
     def _check_accepted(self, key: str) -> None:
@@ -271,12 +265,8 @@ class ZarrPythonClient(RemoteClient):
     def _run(self, action: Callable[[Any], Awaitable[Any]], items: Sequence[Any]) -> list[Any]:
         """Return the result of ``await action(item)`` for each item, in order.
 
-        The calls run concurrently in zarr-python's event loop.
-
-        Raises
-        ------
-        NczarrError
-            If a call fails. If several calls fail, the error for the first failed item is raised.
+        The calls run concurrently. If several calls fail, the error for the first failed item is
+        raised.
         """
         from zarr.core.sync import sync
 
@@ -308,7 +298,7 @@ class ZarrPythonClient(RemoteClient):
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
         key, start, length = request
-        if not self._accepts(key):
+        if not self._accepts(key):  # the object counts as missing
             return None
         if not request.is_whole:
             last = start + length

@@ -55,7 +55,7 @@ class ZipStore(Store):
 
     @property
     def _contents(self) -> ZipContents:
-        """The contents of the zip file. Its central directory is read once and then cached."""
+        """The contents of the zip file, whose central directory is read only once."""
         if self._opened is None:
             self._opened = ZipContents(self.folder, self.key, self.name)
         return self._opened
@@ -76,8 +76,8 @@ class ZipStore(Store):
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
         """Yield the bytes of each range, or None for a range of a missing object.
 
-        If an entry is uncompressed, only the requested bytes are read. If it is compressed, the
-        whole entry is read.
+        Only the requested bytes are read from an uncompressed entry. A compressed entry is read as
+        a whole.
         """
         places = self._uncompressed_ranges(item.key for item in ranges)
         spans = []
@@ -122,10 +122,9 @@ class ZipStore(Store):
         return {key: Address(file.url, *place) for file in files for key, place in places.items()}
 
     def _uncompressed_ranges(self, keys: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Map the key of each uncompressed object to the object's byte range in the zip file.
+        """Map the key of each uncompressed object to its (offset, length) pair in the zip file.
 
-        A byte range is an (offset, length) pair. Compressed objects and missing objects are
-        omitted. The offsets depend on the local headers, which are all fetched at once.
+        Keys of compressed objects and missing objects are omitted.
         """
         entries = {key: self._entry(key) for key in keys}
         stored = {key: entry for key, entry in entries.items() if entry and not entry.deflated}
@@ -180,9 +179,9 @@ class ZipStore(Store):
     def commit(self, staging: LocalStore, *, exclusive: bool = False) -> None:
         """Pack `staging` into a zip file that atomically replaces this one, then remove `staging`.
 
-        Entries are stored uncompressed under a single folder named after the zip file, with
-        directories before files. This is the only layout that netCDF-C can read. zarr-python can
-        read it if the folder is passed as the path.
+        Entries are stored uncompressed under a single folder named after the zip file. Directories
+        come before files. This is the only layout that netCDF-C can read. zarr-python can read it
+        if the folder is passed as the path.
         """
         folder, target = self._local_folder(), self._target()
         temporary = hidden_path(target, "tmp")
@@ -267,10 +266,7 @@ class ZipStore(Store):
 
 
 def _pack(file: zipfile.ZipFile, store: LocalStore, prefix: str) -> None:
-    """Write all objects of `store` to a zip file: first their folders, then the objects.
-
-    `prefix` is the path of the target folder in the zip file, with a trailing slash.
-    """
+    """Write the folders and then the objects of `store` to a folder of a zip file."""
     keys = list(store.list_keys())
     folders = {""}
     for key in keys:

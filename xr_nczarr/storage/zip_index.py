@@ -27,8 +27,8 @@ _EMPTY_GROUP_BYTES = 64  # maximum size of the metadata of a group without attri
 class ZipEntry(NamedTuple):
     """An entry of a zip file.
 
-    `offset` is the position of the entry's local header in the file. The header and the data
-    together are at most `span` bytes long.
+    `offset` is the position of the entry's local header in the file. The header and the data are
+    together at most `span` bytes long.
     """
 
     offset: int
@@ -43,9 +43,6 @@ class ZipEntry(NamedTuple):
 
 class ZipContents:
     """The content of a zip file, from which only the needed byte ranges are fetched.
-
-    The last bytes of the file are fetched first, and kept in memory. The methods `tell`, `seek` and
-    `read` implement a file object, so that `zipfile` can read the central directory.
 
     Parameters
     ----------
@@ -103,6 +100,8 @@ class ZipContents:
         inside = 0 <= first <= len(self._end) - length
         return self._end[first : first + length] if inside else None
 
+    # `zipfile` reads the central directory with the following methods.
+
     def tell(self) -> int:
         """Return the current position in bytes."""
         return self._position
@@ -124,11 +123,8 @@ class ZipContents:
 
 
 def _implied_size(end: bytes) -> int:
-    """Return the size of a zip file in bytes, computed from its last bytes.
-
-    The result is 0 if these bytes are not the end of a zip file. Source: PKWARE's APPNOTE 6.3.10,
-    sections 4.3.14 to 4.3.16.
-    """
+    """Compute the size of a zip file in bytes from its last bytes, or 0 if they are not its end."""
+    # PKWARE's APPNOTE 6.3.10, sections 4.3.14 to 4.3.16
     record = end.rfind(b"PK\5\6")
     length, start = struct.unpack_from("<12x2L", end[record:].ljust(22), 0)
     large = record - 76
@@ -138,7 +134,7 @@ def _implied_size(end: bytes) -> int:
 
 
 def _read_entries(source: Any, store: str) -> dict[str, ZipEntry]:
-    """Return the entries of a zip file by key. `source` is a file object for the zip file."""
+    """Return a mapping from keys to entries, read from a file object for the zip file."""
     try:
         with zipfile.ZipFile(source) as file:
             infos, end = file.infolist(), file.start_dir
@@ -163,27 +159,21 @@ def _read_entries(source: Any, store: str) -> dict[str, ZipEntry]:
     return {name.removeprefix(folder): entry for name, entry in inside.items()}
 
 
-def _folder(entries: Mapping[str, ZipEntry], first: str, archive: str) -> str:
-    """Return the folder that contains the Zarr store, with a trailing slash, or "" for the root.
-
-    If all entries are in one folder, this folder contains the store. Otherwise, the folder that has
-    the same name as the zip file contains the store if all of these conditions are met:
-
-    - The first entry of the zip file is in this folder.
-    - The folder contains a ``.zgroup``.
-    - The only entry outside the folder is another ``.zgroup``, for a group without attributes.
-
-    In both cases, netCDF-C reads the same folder, because it always uses the folder of the first
-    entry. In all other cases, the store is at the root of the zip file.
-
-    `first` is the name of the first entry. `archive` is the name of the zip file, without ``.zip``.
-    """
+def _folder(entries: Mapping[str, ZipEntry], first_entry: str, file_stem: str) -> str:
+    """Return the folder that contains the Zarr store, with a trailing slash, or "" for the root."""
     tops = {name.partition("/")[0] if "/" in name else "" for name in entries}
     if len(tops) == 1 and "" not in tops:
         return f"{tops.pop()}/"
-    folder = f"{archive}/"
+    # Otherwise, the folder named after the zip file contains the store if the folder contains the
+    # first entry and a `.zgroup`, and the only entry outside is the `.zgroup` of a group without
+    # attributes. netCDF-C reads the same folder, because it uses the folder of the first entry.
+    folder = f"{file_stem}/"
     outside = [name for name in entries if not name.startswith(folder)]
-    if outside != [".zgroup"] or not first.startswith(folder) or f"{folder}.zgroup" not in entries:
+    if (
+        outside != [".zgroup"]
+        or not first_entry.startswith(folder)
+        or f"{folder}.zgroup" not in entries
+    ):
         return ""
     return folder if entries[".zgroup"].info.file_size <= _EMPTY_GROUP_BYTES else ""
 
