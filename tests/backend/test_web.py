@@ -18,7 +18,7 @@ from tests.references.test_web_servers import with_ranges
 from tests.servers import LOGIN_PAGE, HttpServer, IndexServer
 from tests.stores import file_url, put, sample, write_vintage
 from xr_nczarr import NotFoundError, StorageError, UnsupportedError
-from xr_nczarr.storage.http import names_in_index
+from xr_nczarr.storage.checked_http import names_in_index
 
 PAGE = b"<!doctype html>\n<html><head><title>Data portal</title></head><body></body></html>"
 

@@ -31,8 +31,8 @@ from xr_nczarr.errors import (
 )
 from xr_nczarr.model import Limits
 from xr_nczarr.storage import ByteRange, RemoteStore, Retry, retries
+from xr_nczarr.storage.fsspec_s3 import s3_options
 from xr_nczarr.storage.obstore_client import ObstoreClient
-from xr_nczarr.storage.s3 import s3_options
 
 CHUNKS = {f"a/{index}": bytes([index % 251]) * (100 + index) for index in range(200)}
 

@@ -7,12 +7,6 @@ not exist, `fetch` yields None. If access is denied, a request fails, or a respo
 too long, the store raises an error that names the key.
 """
 
-from xr_nczarr.storage.caching import (
-    MemoizingStore,
-    PrefetchGroup,
-    PrefetchingStore,
-    RolledBackStore,
-)
 from xr_nczarr.storage.fingerprint import file_fingerprint
 from xr_nczarr.storage.keys import (
     WRITER_LOCK,
@@ -31,6 +25,12 @@ from xr_nczarr.storage.retries import Retry, page_error, page_in
 from xr_nczarr.storage.shared_cache import SharedCache
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import boot_id
+from xr_nczarr.storage.wrappers import (
+    MemoizingStore,
+    PrefetchGroup,
+    PrefetchingStore,
+    RolledBackStore,
+)
 from xr_nczarr.storage.zip import ZipStore
 
 __all__ = [

@@ -14,7 +14,6 @@ from typing import Any, Self, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError, UnsupportedError
 from xr_nczarr.locks import ProcessLock
-from xr_nczarr.storage.caching import cache_error
 from xr_nczarr.storage.fsspec_filesystem import (
     CONNECTIONS,
     filesystem_at,
@@ -47,6 +46,7 @@ from xr_nczarr.storage.retries import (
     storage_error,
 )
 from xr_nczarr.storage.url import mask
+from xr_nczarr.storage.wrappers import cache_error
 
 _Result = TypeVar("_Result")
 
@@ -372,7 +372,7 @@ class FsspecClient(RemoteClient):
             raise cache_error(self.name)
 
     def _list_by_index_page(self, prefix: str) -> Listing:
-        from xr_nczarr.storage.http import names_in_index
+        from xr_nczarr.storage.checked_http import names_in_index
 
         url = f"{self.root}/{urllib.parse.quote(prefix)}".rstrip("/") + "/"
         # Pages are not read through a cache, because a cache could return an outdated page.
@@ -432,7 +432,7 @@ def _files_below(filesystem: Any, path: str) -> dict[str, dict[str, Any]]:
 
 
 def _page(filesystem: Any, url: str) -> bytes:
-    from xr_nczarr.storage.http import MAX_INDEX_BYTES
+    from xr_nczarr.storage.checked_http import MAX_INDEX_BYTES
 
     try:
         return bytes(filesystem.cat_file(url, trace_request_ctx=MAX_INDEX_BYTES))

@@ -54,7 +54,7 @@ def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) ->
     protocol = canonical(url.partition("://")[0])
     try:
         if is_web(url):
-            from xr_nczarr.storage.http import web_options
+            from xr_nczarr.storage.checked_http import web_options
 
             chained, _, last = url.rpartition("::")
             scheme = last.partition("://")[0]
@@ -62,12 +62,12 @@ def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) ->
             checked = web_options(link_options, rules)
             options = {**options, scheme: checked} if chained else checked
         if protocol == "s3":
-            from xr_nczarr.storage.s3 import S3, s3_options
+            from xr_nczarr.storage.fsspec_s3 import S3, s3_options
 
             filesystem = S3(**s3_options(options, rules.retry, CONNECTIONS))
             root = filesystem._strip_protocol(url)
         elif protocol == "az":
-            from xr_nczarr.storage.azure import Azure, azure_options
+            from xr_nczarr.storage.fsspec_azure import Azure, azure_options
 
             filesystem = Azure(**azure_options(url, options, rules.retry))
             root = filesystem._strip_protocol(url)

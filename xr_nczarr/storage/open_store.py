@@ -18,7 +18,6 @@ from xr_nczarr.errors import (
     unknown,
 )
 from xr_nczarr.model import DEFAULT_LIMITS, Limits
-from xr_nczarr.storage.caching import CachingStore
 from xr_nczarr.storage.clients import connection
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.local import LocalStore
@@ -38,6 +37,7 @@ from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
 from xr_nczarr.storage.trust import ConfinedTrust
 from xr_nczarr.storage.url import CACHES, local_path, mask, split_name, split_query
+from xr_nczarr.storage.wrappers import CachingStore
 from xr_nczarr.storage.zip import ZipStore
 
 # Storage options of this package, besides `client`.

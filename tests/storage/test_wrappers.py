@@ -11,9 +11,9 @@ import pytest
 from tests.servers import HttpServer
 from xr_nczarr.errors import LimitError, StorageError
 from xr_nczarr.storage import ByteRange, Store, parse_target
-from xr_nczarr.storage.caching import CachingStore, MemoizingStore, RolledBackStore
 from xr_nczarr.storage.local import LocalStore
 from xr_nczarr.storage.open_store import open_store
+from xr_nczarr.storage.wrappers import CachingStore, MemoizingStore, RolledBackStore
 
 WRAPPERS: dict[str, Callable[[Store], Store]] = {
     "caching": lambda source: CachingStore(source, "url"),
