@@ -74,7 +74,7 @@ def test_object_array_containing_arrays_or_lists_is_rejected(path, item, options
     values[:] = item, item[:1]
     if options:
         to_nczarr(xr.Dataset({"v": ("x", [1, 2])}), path)
-    problem = f"objects of type {type(item).__name__}.*variable v.*one more dimension"
+    problem = f"objects of type {type(item).__name__}.*variable v.*along a new dimension"
     with pytest.raises(UnsupportedError, match=problem):
         to_nczarr(xr.Dataset({"v": ("x", values)}), path, **options)
 

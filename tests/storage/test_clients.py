@@ -222,7 +222,7 @@ def test_aws_profiles_require_botocore(
     environment.setenv("AWS_PROFILE", "me")
     for module in ("botocore", "botocore.exceptions", "botocore.session"):
         environment.setitem(sys.modules, module, None)
-    with pytest.raises(NoEquivalentError, match="botocore is not installed"):
+    with pytest.raises(NoEquivalentError, match="botocore, which is not installed"):
         s3_arguments({})
 
 

@@ -141,7 +141,8 @@ class Shards:
         ]
         if any(level.wrapped for level in self.levels[1:]):
             raise UnsupportedError(
-                "codecs that encode nested shards as a whole are not supported", place="codecs"
+                "a codec that compresses whole shards is not supported within another shard",
+                place="codecs",
             )
         self.node = node
         # For each level, the number of innermost chunks along each dimension of a shard. The last

@@ -216,8 +216,8 @@ def build_categorize(request: StepRequest) -> Step:
     if codec.astype.kind not in "iu" or codec.dtype != flow.dtype or flow.shape is None:
         raise MetadataError(
             f'codec parameter "dtype" is {quote(codec.dtype)}, and "astype" is '
-            f'{quote(codec.astype)}; "dtype" must be the dtype of the input, and "astype" must be '
-            f"an integer dtype ({flow.chunk})"
+            f'{quote(codec.astype)}; for a {flow.chunk}, "dtype" must be the dtype of the input, '
+            'and "astype" must be an integer dtype'
         )
     step = wrap(codec, flow, flow.retyped(codec.astype, flow.shape))
     return replace(step, tolerance=lambda _: 0)

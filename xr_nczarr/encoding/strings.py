@@ -71,7 +71,7 @@ def check_items(variable: Variable, name: str) -> None:
         if issubclass(kind, np.ndarray | list):
             raise UnsupportedError(
                 f"the variable contains objects of type {kind.__name__}, which Zarr cannot store",
-                remedy="Store the values in a numeric array with one more dimension",
+                remedy="Pad the items to equal length, and store them along a new dimension",
                 variable=name,
             )
 

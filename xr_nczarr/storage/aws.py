@@ -52,10 +52,7 @@ _LIFETIME = timedelta(minutes=5)
 
 
 class NoEquivalentError(Exception):
-    """The error raised if a setting has no exact equivalent in obstore.
-
-    The message is a noun phrase that completes the sentence "obstore does not support …".
-    """
+    """The error raised if obstore cannot be used in the same way as fsspec."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ class BotocoreCredentials:
     def __init__(self, profile: str | None) -> None:
         self._credentials = _session(profile).get_credentials()
         if self._credentials is None:
-            raise NoEquivalentError("access to S3 if botocore finds no credentials")
+            raise NoEquivalentError("botocore finds no credentials for S3")
 
     def __call__(self) -> dict[str, Any]:
         """Return the current credentials, with an expiration time five minutes from now."""
@@ -150,7 +147,7 @@ def check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -
     """
     for name, value in options.items():
         if value is not None and name not in known:
-            raise NoEquivalentError(f"{kind} {name}")
+            raise NoEquivalentError(f"obstore does not support {kind} {name}")
 
 
 def _is_configured() -> bool:
@@ -174,7 +171,7 @@ def _static_credentials(
     if key and secret:
         return StaticCredentials(key, secret, token)
     if key or secret or token:
-        raise NoEquivalentError("incomplete credentials")
+        raise NoEquivalentError("obstore does not support incomplete credentials")
     return None
 
 
@@ -194,10 +191,10 @@ def bucket_region(bucket: str, endpoint: str = "https://s3.amazonaws.com") -> st
     except HTTPError as error:  # S3 reports the region even if it redirects or denies access
         headers = error.headers
     except OSError as error:
-        raise NoEquivalentError(f"buckets whose region is unknown ({error})") from error
+        raise NoEquivalentError(f"the region of the bucket is unknown ({error})") from error
     region = headers.get("x-amz-bucket-region")
     if not region:
-        raise NoEquivalentError("buckets whose region is unknown")
+        raise NoEquivalentError("the region of the bucket is unknown")
     return str(region)
 
 
@@ -215,10 +212,12 @@ def _region(profile: str | None) -> str | None:
     try:
         keys = session.get_scoped_config()
     except BotoCoreError as error:
-        raise NoEquivalentError(f"the AWS profile ({error})") from error
+        raise NoEquivalentError(f"obstore does not support the AWS profile ({error})") from error
     for key in keys:
         if key not in _KEYS and not key.startswith(_PREFIXES_OF_KEYS):
-            raise NoEquivalentError(f"the setting {key} of the AWS profile")
+            raise NoEquivalentError(
+                f"obstore does not support the setting {key} of the AWS profile"
+            )
     region: str | None = session.get_config_variable("region")
     return region
 
@@ -234,5 +233,7 @@ def _session(profile: str | None) -> Any:
     try:
         from botocore.session import Session
     except ImportError as error:
-        raise NoEquivalentError("AWS profiles and roles if botocore is not installed") from error
+        raise NoEquivalentError(
+            "AWS profiles and roles require botocore, which is not installed"
+        ) from error
     return Session(profile=profile)

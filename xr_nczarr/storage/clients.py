@@ -143,7 +143,7 @@ class _ObstoreConnection(Connection):
             try:
                 config["region"] = bucket_region(arguments.bucket_or_url)
             except NoEquivalentError as reason:
-                _log.debug(_BY_FSSPEC, self.name, f"obstore does not support {reason}")
+                _log.debug(_BY_FSSPEC, self.name, reason)
                 return self._by_fsspec
         _log.debug("%s: accessed with obstore", self.name)
         return ObstoreClient(
@@ -186,7 +186,7 @@ def _obstore_arguments(url: str, options: Mapping[str, Any], retry: Retry) -> _A
         try:
             return _translated(url, options, retry)
         except NoEquivalentError as error:
-            reason = f"obstore does not support {error}"
+            reason = str(error)
             remedy = 'Leave out the storage option "client", or pass "fsspec"'
     if client == "obstore":
         raise UnsupportedError(reason, remedy=remedy, store=mask(url))
@@ -206,7 +206,7 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     bucket, _, path = rest.partition("/")
     kind = _KINDS.get(canonical(scheme))
     if "::" in url or "@" in bucket or kind is None:
-        raise NoEquivalentError("this kind of URL")
+        raise NoEquivalentError("obstore does not support this kind of URL")
     merged = {**_configured(scheme), **options}
     merged = {k: v for k, v in merged.items() if k not in ("client", "asynchronous", "loop")}
     network: dict[str, Any] = {
@@ -220,14 +220,16 @@ def _translated(url: str, options: Mapping[str, Any], retry: Retry) -> _Argument
     }
     if kind == "HTTPStore":
         if urlsplit(url).query:
-            raise NoEquivalentError("queries in URLs")
+            raise NoEquivalentError("obstore does not support queries in URLs")
         network["default_headers"] = _web_headers(merged)
         bucket, path, server = url.rstrip("/"), "", url
     else:
         if ":" in bucket:  # the ARN of an access point, or a server with a port
-            raise NoEquivalentError("this kind of URL")
+            raise NoEquivalentError("obstore does not support this kind of URL")
         if path and not all(map(_is_plain, path.rstrip("/").split("/"))):
-            raise NoEquivalentError("paths with empty, '.', '..' or unprintable components")
+            raise NoEquivalentError(
+                "obstore does not support paths with empty, '.', '..' or unprintable components"
+            )
         arguments |= _ARGUMENTS[kind](merged)
         server = arguments["config"].get("endpoint", "")
     network["allow_http"] = server.startswith("http://")
@@ -252,7 +254,7 @@ def _is_plain(part: str) -> bool:
 def _gcs_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_environment(name for name in os.environ if name.startswith(("GOOGLE_", "STORAGE_")))
     if options.get("token") != "anon":
-        raise NoEquivalentError("Google Cloud credentials")
+        raise NoEquivalentError("obstore does not support Google Cloud credentials")
     return {"config": _renamed({**options, "token": True}, {"token": "skip_signature"})}
 
 
@@ -260,7 +262,7 @@ def _azure_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     _check_environment(name for name in os.environ if name.startswith("AZURE_"))
     config = _renamed(options, _AZURE)
     if "account_name" not in options or options.keys().isdisjoint(_AZURE_CREDENTIALS):
-        raise NoEquivalentError("Azure default credentials")
+        raise NoEquivalentError("obstore does not support Azure default credentials")
     return {"config": config}
 
 
