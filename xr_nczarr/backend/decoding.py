@@ -53,10 +53,10 @@ class Unpacking:
     Attributes
     ----------
     missing
-        Stored values that mark missing data and become NaN.
+        Stored values that mark missing data. They become NaN.
     scale_factor, add_offset
-        Values are multiplied by the factor, and the offset is added afterwards. Both steps are
-        computed in the dtype of the result. None means that the step is skipped.
+        The CF attributes of the same names. None means that the step is skipped. Values are
+        multiplied by the factor before the offset is added.
     """
 
     missing: tuple[Any, ...] = ()
@@ -83,7 +83,7 @@ class BooleanConversion:
     """A function that converts numbers to booleans, and raises an error for missing values.
 
     0 becomes False, and every other number becomes True. `missing` contains the stored values that
-    mark missing data, which a boolean cannot represent.
+    mark missing data.
     """
 
     missing: tuple[Any, ...]

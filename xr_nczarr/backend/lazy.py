@@ -38,12 +38,12 @@ class LazyArray:
     stored
         The chunked array in the store.
     dtype
-        Data type of the values. It differs from the stored dtype if reading converts the values.
+        Data type of the values after conversion.
     shape
-        Shape of the variable. It is empty for a scalar, even if the stored array has one dimension.
+        Shape of the variable. A scalar has the shape ``()``, even if it is stored with the shape
+        ``(1,)``.
     convert
-        Function that converts stored elements to values. If None, the elements are
-        copied unchanged.
+        Function that converts stored elements to values, or None if no conversion is needed.
     """
 
     stored: ChunkedArray
@@ -156,20 +156,19 @@ class SelectedArray(_Selectable):
 class CodedArray(_Selectable):
     """Values that xarray's coders decode on access.
 
-    The coders fail if the metadata is invalid, for example if a date is out of range. Their errors
-    are re-raised as MetadataError.
+    Errors of the coders, for example for a date that is out of range, are re-raised as
+    MetadataError.
 
     Attributes
     ----------
     array
-        The selected part of the stored values.
+        The stored values, or a selection of them.
     declared
         Data type of the decoded values.
     coders
-        Copies of xarray's lazy decoding wrappers, innermost first. Unlike the originals, the copies
-        hold no reference to the array that they decode.
+        Copies of xarray's lazy decoding wrappers without the wrapped arrays, innermost first.
     joins
-        Whether a coder joins the characters along the last dimension of `array` into strings.
+        Whether decoding joins the characters along the last dimension of `array` into strings.
     store, name
         Name of the store and path of the variable, for error messages.
     """

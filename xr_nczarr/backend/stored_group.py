@@ -56,24 +56,23 @@ class StoredGroup:
     drop_variables
         Names of variables to leave out.
     undecodable
-        Errors for the variables that xarray cannot decode, keyed by name.
+        Errors of the variables that xarray cannot decode, keyed by variable name.
     coordinate_store
-        The result of `prefetch_coordinates` for all groups that are opened together. If None,
-        `prefetch_coordinates` is called for this group alone.
+        Store with prefetched coordinates; see `prefetch_coordinates`. None prefetches the
+        coordinates of this group only.
 
     Attributes
     ----------
     variables
-        Lazy variables, keyed by name, including placeholders.
+        Lazy variables, keyed by name. They include the variables in `placeholders`.
     placeholders
-        Names of the placeholders in `variables`. A placeholder stands for a variable that is
-        dropped, unreadable or undecodable. It has no values and is not decoded, but attributes of
-        other variables can refer to it.
+        Names of variables that are dropped, unreadable or undecodable. They have no values, but
+        attributes of other variables can refer to them.
     as_stored
-        Variables that are opened without decoding, keyed by name. For each of them, `variables`
-        contains a placeholder.
+        Variables that are opened without decoding, keyed by name. Their names are also in
+        `placeholders`.
     unreadable
-        Names of the variables in `as_stored` whose values cannot be read.
+        Names of variables whose values cannot be read.
     problems
         Errors of the variables that cannot be read or decoded, keyed by name.
     arrays
