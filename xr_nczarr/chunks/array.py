@@ -59,11 +59,11 @@ class ReadOptions:
     Attributes
     ----------
     missing_chunks
-        What to do if a chunk is missing from the store. ``"fill"`` reads fill values instead,
-        ``"warn"`` does the same and warns, and ``"raise"`` raises a `MissingChunkError`.
+        How to handle a chunk that is not in the store. ``"fill"`` reads fill values, ``"warn"``
+        also issues a warning, and ``"raise"`` raises a `MissingChunkError`.
     threads
-        Maximum number of threads that one read uses. If None, it is the number that the store
-        specifies. If the store specifies no number either, it is the number of processors.
+        Maximum number of threads for each read. None chooses a number that suits the store and the
+        chunks.
     codecs
         Mapping from codec ids to additional codec classes.
     plugins
@@ -82,8 +82,7 @@ class ReadOptions:
 class ChunkedArray:
     """An array in a store, with methods to read and write selections of it.
 
-    Only the metadata, the store and the options of an array are pickled. The codec chain is
-    recompiled after unpickling.
+    Pickling keeps only the metadata, the store and the options.
 
     Parameters
     ----------

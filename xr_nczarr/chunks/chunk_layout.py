@@ -39,9 +39,8 @@ _indices = SharedCache[_IndexName, Versioned | None](
 class ChunkObjects:
     """A layout in which each chunk is a separate stored object.
 
-    Some metadata does not declare the separator of chunk keys. Missing chunks are then also looked
-    up under a key with the other separator, such as ``0/1`` instead of ``0.1``. See
-    `ArrayNode.key_notations`.
+    If the metadata does not declare the separator of chunk keys, both separators are tried, for
+    example ``0.1`` and then ``0/1``. See `ArrayNode.key_notations`.
     """
 
     def __init__(self, node: ArrayNode) -> None:
@@ -332,7 +331,7 @@ class _ShardReader:
     Attributes
     ----------
     whole
-        Mapping from the keys of shards in memory to their bytes, or to None for missing shards.
+        Shards that are completely in memory, by key. None stands for a missing shard.
     opened
         A context manager that closes the opened objects.
     """
@@ -381,8 +380,8 @@ class _ShardReader:
 class _VersionedReader(_ShardReader):
     """A reader of shards in a remote store, which caches shard indices.
 
-    It raises _ReplacedError if an object is replaced between two reads. If `refresh` is True, shard
-    indices are fetched even if they are cached.
+    It raises _ReplacedError if an object is replaced between two reads. If `refresh` is True,
+    cached shard indices are ignored.
     """
 
     def __init__(self, store: Store, *, refresh: bool) -> None:

@@ -37,9 +37,8 @@ class ChunkPart(NamedTuple):
     target
         NumPy index of the same elements in the result.
     complete
-        Whether the whole chunk is selected, except for any elements beyond the end of the array. If
-        so, the chunk can be overwritten without being read first. Always False for a pointwise
-        selection.
+        Whether the part contains all elements of the chunk that lie inside the array. Such a chunk
+        can be overwritten without being read first. Always False for a pointwise selection.
     """
 
     chunk: tuple[int, ...]
@@ -57,16 +56,16 @@ class Plan:
     Attributes
     ----------
     shape
-        Shape of the array that is indexed with the `target` of each part.
+        Shape of the array to which the parts are copied. The `target` of each part is an index into
+        this array.
     result_shape
-        Shape of the values that the caller reads or writes. For an orthogonal selection, this is
-        `shape` without the dimensions that are indexed with an integer. For a pointwise selection,
-        the shape of the points replaces the number of points, which is the first item of `shape`.
+        Shape of the values that the caller reads or writes. It differs from `shape` for integers,
+        which remove a dimension, and for pointwise selections.
     count
-        Number of parts, which is also the number of touched chunks.
+        Number of chunks that the selection touches.
     axes
-        Order in which to transpose the axes of a chunk before indexing the chunk with `source`.
-        If None, the order is kept.
+        Order to which the axes of each chunk are transposed before it is indexed. None keeps the
+        order.
     slices_only
         Whether the sources and targets of all parts consist only of slices.
     """
@@ -99,10 +98,10 @@ class Plan:
 
 
 class _Pieces(NamedTuple):
-    """The parts of a selection along one dimension, with one item per touched chunk in each field.
+    """The parts of a selection along one dimension.
 
-    For the points of a pointwise selection, each item of `chunks` and `sources` is a tuple with one
-    value per indexed dimension.
+    Each field contains one item per touched chunk. In a pointwise selection, the items of `chunks`
+    and `sources` are tuples with one value per indexed dimension.
     """
 
     # The fields are in the same order as those of `ChunkPart`.
@@ -419,9 +418,9 @@ def _split_points(positions: list[Positions], chunk_shape: list[int]) -> _Pieces
 
 
 def _product_by_field(pieces: Sequence[_Pieces]) -> list[Iterator[Any]]:
-    """Return one iterator for each field of `ChunkPart`.
+    """Combine the pieces of all dimensions into one iterator for each field of `ChunkPart`.
 
-    Each iterator yields one tuple per part, with one item from each of `pieces`.
+    Each iterator yields one tuple per part. The tuple contains one item per dimension.
     """
     # A loop in Python would be slower.
     return [itertools.product(*[dimension[field] for dimension in pieces]) for field in range(4)]

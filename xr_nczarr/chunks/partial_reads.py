@@ -23,10 +23,9 @@ class Window(NamedTuple):
     spans
         Start and length of each range in bytes.
     shape
-        Shape, in elements, of the array that the concatenated ranges form. It has as many
-        dimensions as the chunk.
+        Shape of the concatenated ranges, in elements. It has as many dimensions as the chunk.
     source
-        NumPy index of the selected elements in this array.
+        NumPy index of the selected elements in the concatenated ranges.
     """
 
     spans: list[tuple[int, int]]

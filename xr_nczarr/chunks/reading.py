@@ -45,14 +45,14 @@ class PartReader:
     Attributes
     ----------
     plan
-        The plan that contains the parts.
+        The selection to read, split into parts.
     out
-        The result array. Each part is written to the elements that its `target` selects.
+        The array to which the parts are copied.
     missing_chunks, convert
         See `ReadOptions` and `ChunkedArray.read`.
     read_ahead
-        Whether to request several chunks of a batch at once. This is unnecessary if many threads
-        read at the same time.
+        Whether to request several chunks at once. This is unnecessary if many threads read at the
+        same time.
     """
 
     node: ArrayNode

@@ -20,9 +20,9 @@ from xr_nczarr.model import ArrayNode, ChunkKeys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftedKeys(ChunkKeys):
-    """The chunk keys of a box, which is a rectangular region of an array's chunk grid.
+    """The chunk keys of a rectangular region of an array's chunk grid.
 
-    `first` is the index of the box's first stored object in the grid of the whole array.
+    `first` is the grid index of the region's first stored object.
     """
 
     first: tuple[int, ...]
@@ -36,8 +36,8 @@ class ShiftedKeys(ChunkKeys):
 class _Run(NamedTuple):
     """A run of consecutive stored objects that have the same length along a dimension.
 
-    `first` is the grid index of the first object, and `length` is the length of each object in
-    elements. Together, the objects contain the elements from `start` up to `stop`.
+    `first` is the grid index of the first object, and `length` is the length of each object. The
+    run contains the elements from `start` up to, but not including, `stop`.
     """
 
     first: int

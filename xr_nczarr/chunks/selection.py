@@ -17,7 +17,7 @@ from xr_nczarr.chunks.grid import Array, Positions, Selector, normalize_index, n
 
 
 class ReadRequest(NamedTuple):
-    """The arguments for reading a selection, and a description of the resulting axes.
+    """The arguments for reading a selection.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class ReadRequest(NamedTuple):
         Arguments of `ChunkedArray.read`.
     axes
         For each axis of the values that are read, the corresponding axis of the `Selection`. Axes
-        of length 1 that a pointwise read adds for single integers are skipped.
+        of length 1 that stand for integers are left out.
     """
 
     selection: list[Any]
@@ -41,11 +41,12 @@ class Selection(NamedTuple):
     shape
         Shape of the result.
     selectors
-        For each dimension of the array, an index, a range, or an index array.
+        For each dimension of the array, the selected positions: an integer, a range or an index
+        array.
     axes
-        For each dimension of the array, the axes of the result along which its selector varies. An
-        index has no axes. A range has one axis, along which no other selector varies. An index
-        array has one axis for each of its own dimensions.
+        For each dimension of the array, the axes of the result that its selector produces. An
+        integer produces no axis, a range one axis, and an index array one axis for each of its own
+        dimensions.
     """
 
     shape: tuple[int, ...]

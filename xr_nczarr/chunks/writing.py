@@ -27,7 +27,7 @@ class PartWriter:
     Attributes
     ----------
     source
-        The values to write. The `target` of each part selects the values of that part.
+        The values to write. The `target` of each part is an index into this array.
     write_empty_chunks
         Whether to store chunks that contain only fill values. If False, such chunks are deleted.
     """
