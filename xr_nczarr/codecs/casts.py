@@ -157,11 +157,11 @@ class Cast:
     source, target
         Dtypes of the values before and after the conversion.
     rounding, out_of_range
-        Conversion rules, named as in the specification. If `out_of_range` is None, a value outside
-        the range of the target dtype causes an error.
+        Rules of ``cast_value``, named as in its specification. If `out_of_range` is None, values
+        outside the range of the target dtype raise an error.
     pairs
-        (value, result) pairs, which take precedence over the rules. If several pairs have the same
-        value, the first pair is used.
+        (value, result) pairs that take precedence over the rules. For repeated values, the first
+        pair applies.
     """
 
     source: np.dtype[Any]

@@ -44,10 +44,11 @@ class Flow:
     bound
         Maximum size in bytes.
     limited
-        Whether `bound` depends on a limit that the user can raise, and not on the chunk's shape.
+        Whether `bound` is a limit that the user can raise. Otherwise, it follows from the chunk's
+        shape.
     rounded
-        Whether the elements are floats rounded by the ``bitround`` codec. numcodecs passes the bits
-        of these floats to the next codec as integers.
+        Whether the ``bitround`` codec has rounded the elements. As in numcodecs, the next codec
+        then receives the bits of the floats as integers.
     """
 
     chunk: str
@@ -144,26 +145,23 @@ class Step:
     Attributes
     ----------
     decode
-        Function that decodes bytes. It returns a flat buffer of exactly the decoded size, or an
-        array of Python objects.
+        Function that decodes bytes to a flat buffer, or to an array of Python objects. The buffer
+        has exactly the decoded size.
     encode
         The inverse of `decode`.
     encoded
         A description of the encoded data.
     fills
-        Whether `decode` accepts an array of bytes as its second argument. If an array is passed,
-        `decode` fills and returns it.
+        Whether `decode` can write its result into an array of bytes, passed as its second argument.
     place
-        Name of the step for error messages.
+        Name of the step, for error messages.
     tolerance
         Function that takes the original values, and returns the maximum error of the decoded
-        values. None means that no check is required, because the codec is lossless or rounds on
-        purpose. Codecs that detect unacceptable changes themselves, such as ``cast_value``, have
+        values. None means that no check is required. Codecs that check the values themselves have
         the tolerance `unlimited_tolerance`.
     decode_many
         Function that decodes several buffers in one call, or None if the codec has no such
-        function. The function returns None if the buffers must be decoded one by one, for example
-        because a buffer is damaged.
+        function. The function returns None if the buffers must be decoded one by one.
     """
 
     decode: Callable[..., Any]
@@ -300,17 +298,14 @@ class ChunkCodec:
     flow
         Description of the decoded elements of a chunk.
     encoded
-        Description of a chunk's stored bytes. Its `size` is None if the number of bytes depends on
-        the values, for example because a codec compresses them.
+        Description of the stored bytes of a chunk.
     raw
-        Whether chunks can be used without decoding. In that case, the stored bytes are the elements
-        in C order with the array's dtype.
+        Whether the stored bytes of a chunk are its elements in C order, so that decoding is
+        unnecessary.
     fills
-        Whether the chain decodes directly into an array that the caller passes. Otherwise, the
-        decoded data is copied to this array.
+        Whether the chain can decode directly into an array that the caller passes.
     lossy
-        Whether `check_round_trip` must be called after encoding. This is the case if at least one
-        step has a `tolerance`, and no step has the tolerance `unlimited_tolerance`.
+        Whether encoding can lose precision, so that `check_round_trip` must be called afterwards.
     decodes_many
         Whether `decode_many` is faster than decoding chunks one by one.
     """

@@ -24,8 +24,7 @@ _MISSING = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 class ShardIndex:
     """The format of the index in each shard of an array.
 
-    If shards are nested, each level of nesting has its own `ShardIndex`. Each inner chunk at one
-    level is a shard at the next level.
+    Nested shards have one `ShardIndex` for each level of nesting.
 
     Attributes
     ----------
@@ -34,8 +33,8 @@ class ShardIndex:
     start, length
         Byte range of the index in the shard. A negative start counts from the end of the shard.
     wrapped
-        Whether additional codecs encode each shard as a whole. If so, inner chunks cannot be
-        decoded until the whole shard has been decoded with these codecs.
+        Whether further codecs encode each shard as a whole. The whole shard must then be decoded
+        before its inner chunks.
     """
 
     def __init__(
