@@ -43,8 +43,8 @@ class CopiedTree(Tree):
     Attributes
     ----------
     chunks
-        Mapping from dimension names to chunk lengths in elements. Other dimensions keep the chunk
-        lengths of the source.
+        Mapping from dimension names to chunk lengths in elements. Dimensions that are not in the
+        mapping keep the chunk lengths of the source.
     codecs
         Numcodecs configurations in encoding order. If None, the codecs of the source are kept.
     skip_unsupported

@@ -42,11 +42,11 @@ class Difference:
         Path of the group, dimension or variable that differs. For an attribute, the path of its
         owner is followed by a colon and the attribute's name, as in ``/t:units``.
     first, second
-        The differing item as it appears in each dataset, formatted as CDL. None if the dataset does
-        not contain the item. If values differ, this is the first differing value.
+        The differing item in each dataset, formatted as CDL. None if the dataset does not contain
+        the item. If values differ, this is the first differing value.
     note
-        If values differ, the number of differing values, the position of the first one, and the
-        largest difference. Otherwise empty.
+        Number of differing values, position of the first one, and largest difference. Empty if the
+        difference is not in the values.
     """
 
     path: str

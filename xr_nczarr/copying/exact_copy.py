@@ -67,7 +67,7 @@ class CopyResult(Result):
     resumed
         Whether this run completed an interrupted copy.
     restart_reason
-        Why an interrupted copy was restarted instead of resumed. Otherwise empty.
+        The reason why an interrupted copy was restarted instead of resumed, or an empty string.
     skipped
         Descriptions of the items that `skip_unsupported` left out.
     """

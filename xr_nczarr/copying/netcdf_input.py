@@ -42,14 +42,14 @@ class NetcdfFile:
     handle
         The open file.
     root
-        The root group. It contains the groups, dimensions, variables and attributes in the same
-        order as in the file, except for attributes that NCZarr cannot express.
+        The root group, with its contents in the same order as in the file. Attributes that NCZarr
+        cannot express are left out. Variables that NCZarr cannot express have an `error` and no
+        values.
     values
         The lazily indexed values of each variable, keyed by path.
     unsupported
         Types, variables and attributes that NCZarr cannot express, as (path, description) tuples.
-        An attribute is listed under the path of its group or variable. An unsupported variable also
-        appears in `root`, but has no values. `Variable.error` contains the reason.
+        An attribute has the path of its group or variable.
 
     Raises
     ------

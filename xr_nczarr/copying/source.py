@@ -71,16 +71,14 @@ class Source:
         The store that contains the source. If the source is a file, this is a `LocalStore` at the
         path of the file.
     state
-        Function that returns a fingerprint, which changes whenever the source changes. The function
-        returns None if changes cannot be detected.
+        Function that returns a fingerprint of the source, or None if changes cannot be detected.
     unsupported
         Items in the source that no target can express, as (path, description) tuples.
     group
         Absolute path of the group that becomes the root of the copy.
     variables
-        Names or paths of the variables to select; see `chosen_paths`. The coordinate variables of
-        their dimensions are also included, and so are the variables named in their ``coordinates``
-        attributes. If None, all variables are selected.
+        Names or paths of the variables to copy, or None for all variables. Their coordinates are
+        copied too; see `chosen_paths`.
     positions
         Mapping from names or paths of dimensions to slices or integers. An integer selects one
         element, but keeps the dimension.
