@@ -126,7 +126,7 @@ def make_node(
 
 
 def _with_encodable_fill(node: ArrayNode) -> ArrayNode:
-    """Replace a fill value that the codecs cannot encode with an empty value, such as 0."""
+    """Replace the fill value with 0 (or an empty string) if the codecs cannot encode it."""
     try:
         check_fill(node)
     except ConflictError:

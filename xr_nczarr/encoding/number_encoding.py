@@ -52,9 +52,9 @@ def with_encoded_numbers(variable: Variable, encoding: Mapping[str, Any], name: 
     Raises
     ------
     ConflictError
-        If decoding would not reproduce the values within the rounding that the encoding requires.
-        For example, a number is out of range, or NaN would be stored as an integer without a
-        `_FillValue`. Also raised if the encoding combines the dtype bool with a missing value.
+        If a number does not fit the encoding. For example, it is out of range, or NaN would be
+        stored as an integer without a `_FillValue`. Also raised if the dtype bool is combined with
+        a missing value.
     """
     variable = _with_real_numbers(variable, encoding, name)
     dtype = np.dtype(encoding.get("dtype", packing_dtype(variable.dtype, encoding)))

@@ -48,13 +48,12 @@ class EncodedVariable:
     data
         A NumPy or dask array in the stored dtype.
     fill_value
-        The value of elements in missing chunks, or None if this value is undefined.
+        The value of elements in missing chunks, or None if they have no defined value.
     encoding
-        The encoding keys that have not been applied yet, which specify chunks and codecs.
+        The encoding keys for chunks and codecs.
     explicit
-        Whether the caller passed `encoding` for the write. If False, `encoding` is the variable's
-        own encoding, which was usually set when the variable was opened. In that case, keys that do
-        not suit the variable are ignored.
+        Whether the caller passed `encoding` for this write. Otherwise, it is the variable's own
+        encoding, and keys that do not suit the variable are ignored.
     """
 
     dimensions: tuple[str, ...]
