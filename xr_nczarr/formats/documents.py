@@ -44,12 +44,12 @@ class Document:
     key
         Key of the document in the store, for error messages.
     data
-        The stored bytes, or a str if another document contains this one as a JSON string.
+        The stored bytes, or a str for a document that is stored as a JSON string in another
+        document.
     limits
-        Limits on the document's size and depth. The size is checked when the `Document` is created,
-        and the depth when its text is parsed.
+        Limits on the size and depth of the document.
     consolidated
-        Whether the size is limited by ``max_consolidated_bytes`` instead of ``max_metadata_bytes``.
+        Whether the document is consolidated metadata, which has its own size limit.
     """
 
     def __init__(
@@ -95,10 +95,9 @@ class Document:
 
     @property
     def content(self) -> Hashable:
-        """A hashable object that can serve as the key of a cache of parsed documents.
+        """A hashable value that is equal only for documents with equal JSON values.
 
-        Documents with equal `content` have equal values. The stored data is used, unless this
-        document is a member of another document.
+        It serves as a cache key.
         """
         return self._data
 

@@ -42,8 +42,7 @@ class Parsing:
     parsed
         Cache of parsed arrays; see `Format.parse_node`.
     fields
-        Fields of the node that have been parsed so far. If parsing fails, they become the fields
-        of the BrokenNode.
+        Fields of the node that have been parsed so far. The BrokenNode gets them if parsing fails.
     """
 
     path: str
@@ -57,9 +56,9 @@ class Parsing:
 class Change(NamedTuple):
     """A new value for one member of a node's metadata.
 
-    `holder` is the name of the field of `node` that contains the member: ``"attributes"``,
-    ``"members"`` or ``"sidecars"``. `member` is the sequence of nested names that leads to the
-    member within this field.
+    `holder` is the field of `node` that contains the member: ``"attributes"``, ``"members"`` or
+    ``"sidecars"``. `member` lists the nested names that lead to the member, starting from this
+    field.
     """
 
     node: Node
@@ -80,7 +79,7 @@ class Format(ABC):
     consolidated_by_default
         Whether new stores get consolidated metadata by default.
     is_rare
-        Whether a store is checked for this version only after all common versions.
+        Whether the version is rare. Stores are checked for rare versions last.
     has_groups
         Whether groups have documents of their own.
     implies_groups
@@ -88,17 +87,15 @@ class Format(ABC):
     has_filters
         Whether an array can have codecs other than a single compressor.
     has_shards
-        Whether the version supports shards (stored objects that contain several chunks) and
-        rectilinear chunk grids (whose chunks differ in shape).
+        Whether the version supports shards and rectilinear chunk grids.
     has_sidecars
-        Whether a node can have sidecars: additional hidden documents, as in netCDF-C 4.8.0.
+        Whether a node can have additional hidden documents (sidecars), as in netCDF-C 4.8.0.
     has_dimension_names
         Whether an array's document can name the array's dimensions.
     mixes_byte_orders
         Whether the fields of a structured type can differ in byte order.
     requires_fill_value
-        Whether every array must have a fill value. If so, values equal to the fill value are not
-        necessarily missing values.
+        Whether every array must have a fill value, even if no values are missing.
     separates_attributes
         Whether a node's attributes are stored in a separate document.
     separates_compressor
@@ -314,10 +311,11 @@ class Format(ABC):
         return None
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render consolidated metadata for `documents`, which maps keys to rendered documents.
+        """Render the consolidated metadata of a store.
 
-        Return a dict mapping the key of the consolidated metadata to its bytes. The dict is empty
-        if this version has no consolidated metadata.
+        `documents` contains the rendered documents of all nodes, by key. The result contains the
+        rendered consolidated metadata, by key. It is empty if this version has no consolidated
+        metadata.
         """
         return {}
 
@@ -341,17 +339,16 @@ class Hierarchy:
     nodes
         Mapping from paths to nodes. The path of the root is ``"/"``.
     zarr
-        The Zarr version of the metadata documents, in the variant that the store uses.
+        The Zarr version, in the variant that the store uses.
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects
-        Mapping from the keys of objects (chunks and metadata documents) to their bytes before an
-        unfinished write, or to None for an object that did not exist. Readers use these bytes
-        instead of the current bytes. The mapping is empty if no unfinished write changes chunks, if
-        the objects must not be restored, or if the store was opened with ``consolidated=True``.
+        Objects that an unfinished write has changed, by key. The values are the bytes before the
+        write, or None for an object that did not exist. Readers use them instead of the stored
+        bytes. The mapping is empty if no chunks were changed.
     documents
-        Mapping from keys to the bytes of metadata documents, or to None for a document that does
-        not exist. If the store was not opened for writing, the mapping is empty.
+        Metadata documents by key. None stands for a missing document. The mapping is empty unless
+        the store was opened for writing.
     """
 
     nodes: Mapping[str, Node]

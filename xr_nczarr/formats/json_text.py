@@ -48,10 +48,10 @@ class StrictText:
     text
         The valid JSON.
     source
-        The stored text. It differs from `text` if it contains notation that only netCDF-C accepts.
+        The stored text. It can contain notation that only netCDF-C accepts.
     shifts
-        (start, shift) pairs that map positions in `text` to positions in `source`. The shift is
-        added to each position from the start up to, but not including, the next start.
+        (start, shift) pairs that convert positions in `text` to positions in `source`. Each shift
+        applies to the positions from its start up to the next start, and is added to them.
     """
 
     text: str

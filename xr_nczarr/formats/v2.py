@@ -118,7 +118,7 @@ class V2(Format):
         return split_consolidated(document, groups=_GROUP)
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render ``.zmetadata``, and return a dict mapping its key to its bytes.
+        """Return a dict that contains only ``.zmetadata``, rendered from `documents`.
 
         Documents that Zarr v2 does not define are left out.
         """

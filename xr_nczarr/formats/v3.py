@@ -110,10 +110,9 @@ class V3(Format):
         return {_DOCUMENT: document, **others}
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Render the root document with all other documents embedded in it.
+        """Return a dict that contains only the root document, with all other documents embedded.
 
-        Return a dict mapping the key of the root document to its bytes. If the root is an array,
-        return an empty dict.
+        The dict is empty if the root is an array.
         """
         root = Document(_DOCUMENT, documents[_DOCUMENT]).value
         if root["node_type"] != "group":

@@ -83,8 +83,8 @@ class V3Draft(Format):
     Attributes
     ----------
     released
-        Whether the store uses the variant written by releases of zarr-python 2 and GDAL, rather
-        than the variant described in the draft itself.
+        Whether the store uses the variant that zarr-python 2 and GDAL write. Otherwise, it uses the
+        variant in the draft itself.
     suffix
         The suffix of metadata keys, such as ``".json"``.
     data_type_fallback
