@@ -63,11 +63,10 @@ class DocumentSource:
     Attributes
     ----------
     probed
-        A variant of `store` that returns HTML error pages as if they were objects; see
-        `Store.probing`.
+        A variant of `store` for finding metadata; see `Store.probing`.
     page_for_missing
-        HTML page that the server sends for missing objects. Empty if the server sends no such page,
-        and None if this is not yet known.
+        HTML page that the server sends for missing objects, or ``b""`` if it sends no such page.
+        None if this is not yet known.
     """
 
     store: Store

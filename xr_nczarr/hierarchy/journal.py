@@ -40,7 +40,7 @@ class Journal:
         Mapping from array paths to the region that the write appends to the array. A region is a
         list that contains one [start, stop] pair for each dimension. The stop is exclusive.
     chunks
-        Whether the objects include chunks. If so, readers must use the journal even if the store
+        Whether `documents` includes chunks. If so, readers must use the journal even if the store
         has consolidated metadata.
     """
 

@@ -55,25 +55,23 @@ class HierarchyOptions:
     consolidated
         True reads only the consolidated metadata, and False only the metadata of each node. None
         reads the consolidated metadata if it exists, and otherwise the metadata of each node.
-        ``"check"`` reads both, and raises an error if they differ. This option has no effect if
-        all metadata of the store is in one document; see `Store.consolidated`.
+        ``"check"`` reads both, and raises an error if they differ.
     group
         Absolute path of the group to read. The metadata of its ancestors is read too.
     subgroups
         Whether to read the subgroups of `group` as well.
     listed_children
-        Function that takes a group, and returns the names and kinds of the children that the
-        group's metadata lists. The function returns None if the metadata does not list the
-        children. Conventions such as NCZarr define these lists.
+        Function that takes a group, and returns the names and kinds of the children that its
+        metadata lists. The function returns None if there is no such list. NCZarr metadata, for
+        example, lists children.
     sidecars
         Names of additional documents that a convention stores next to a node's documents.
     with_sidecars
-        Whether to read the sidecars of every node. If False, sidecars are read only if there is no
-        other way to find the children of a group.
+        Whether to read the sidecars of every node. If False, they are read only where they are
+        needed to find the children of a group.
     consolidated_first
-        Whether consolidated metadata and the journal may be fetched before all other documents.
-        They are fetched first only if the last two stores opened in the same remote folder had
-        consolidated metadata. If this store has none, opening it takes one more batch of requests.
+        Whether consolidated metadata may be fetched before all other documents. This saves requests
+        if most stores in a remote folder have consolidated metadata.
     data_type_fallback
         Whether to read an unknown extension type of the v3 draft as its fallback type.
     limits
