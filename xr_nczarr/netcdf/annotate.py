@@ -328,10 +328,10 @@ def attribute_changes(
 def _members(
     node: Node, places: Places, member: str
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
-    """Yield the holder, annotation name, member name, value and layout of each copy of a member.
+    """Yield all copies of one member of the annotations in a node.
 
-    `member` is the name of a `Vintage` field, such as ``"arrays"``. Annotations without the member
-    are skipped.
+    `member` is the name of a `Vintage` field, such as ``"arrays"``. Each copy is a tuple of holder,
+    annotation name, member name, value and layout.
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None

@@ -46,9 +46,8 @@ class Vintage:
         Whether dimensions and types are stored as lists of objects with a ``name`` member, as in
         Appendix E of the NCZarr specification. Otherwise, they are JSON objects keyed by name.
     is_current
-        Whether netCDF-C 4.9.3 or later writes the layout. Layouts of earlier releases do not mark
-        unlimited dimensions. Earlier releases also require chunks to be no longer than the
-        dimensions, and do not reliably write big-endian arrays in the declared byte order.
+        Whether netCDF-C 4.9.3 or later writes the layout. Earlier layouts do not mark unlimited
+        dimensions.
     marks_scalars
         Whether the layout marks scalar variables with a separate member, ``scalar``.
     text_type
@@ -147,7 +146,7 @@ Places = Mapping[tuple[Holder, str], Vintage]
 
 
 def _places(holder_field: str, name_field: str) -> Places:
-    """Map each possible location of an annotation to the newest layout that uses this location.
+    """Map each location of an annotation to the newest layout that uses it.
 
     The arguments are names of `Vintage` fields.
     """
@@ -226,8 +225,8 @@ class ArrayAnnotation:
     """The NCZarr metadata of an array.
 
     `references` contains the names of the dimensions, which are usually fully qualified.
-    `type_alias` is the name of the netCDF type. None means that the annotation does not contain the
-    item.
+    `type_alias` is the name of the netCDF type. Either is None if the annotation does not contain
+    it.
     """
 
     vintage: Vintage

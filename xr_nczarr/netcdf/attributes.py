@@ -212,9 +212,9 @@ def decode_fill_value(
     is_text
         Whether the variable contains netCDF characters or strings.
     in_base64
-        Whether byte strings are encoded in Base64, as xarray writes them in Zarr versions that
-        require a fill value. If True, a single byte can also be an integer, such as 65 for
-        ``b"A"``. Even if True, netCDF text is not decoded from Base64.
+        Whether byte strings are encoded in Base64, as xarray writes them in Zarr v3. Single bytes
+        can then also be integers, such as 65 for ``b"A"``. netCDF text is never decoded from
+        Base64.
     """
     value = attributes["_FillValue"]
     if isinstance(value, list) and len(value) == 1:
@@ -276,9 +276,8 @@ def encode_fill_value(
     typed
         See `encode_attribute`.
     in_base64
-        Whether floats, complex numbers and byte strings are encoded in Base64, as in xarray. Even
-        if True, netCDF strings remain text, and netCDF characters stored as ``uint8`` become
-        integers.
+        Whether to encode floats, complex numbers and byte strings in Base64, as xarray does in Zarr
+        v3. netCDF strings remain text, and netCDF characters stored as ``uint8`` become integers.
     """
     if kind == "string" and isinstance(value, str | bytes):
         return _text(value), STRING

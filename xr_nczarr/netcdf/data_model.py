@@ -29,7 +29,7 @@ class Dimension:
     Attributes
     ----------
     path
-        Fully qualified name: the path of the group that defines the dimension, followed by `name`.
+        Fully qualified name, such as ``/group/time``.
     size
         Number of elements. For an unlimited dimension, this is the current size.
     """
@@ -157,8 +157,7 @@ class Group:
     warnings
         Descriptions of harmless defects in the metadata of this group, one sentence each.
     node
-        Node of the group in the hierarchy. None if the node is broken, or if the group was not
-        converted from a hierarchy.
+        The node of the group in the hierarchy, or None if there is no usable node.
     error
         The reason why the group or its annotations cannot be used. None if both can be used.
     """

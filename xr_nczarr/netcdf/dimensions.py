@@ -41,14 +41,14 @@ class DimensionScope:
     dimensions
         The dimensions, by fully qualified name.
     is_part
-        Whether the hierarchy is only a part of a larger store. Fully qualified names are then
-        relative to the root of that store, so only their last segment can be resolved.
+        Whether the hierarchy is only a part of a larger store. In this case, only the last segment
+        of a fully qualified name can be resolved.
     undefined
-        Fully qualified names of dimensions that no group in the hierarchy defines, as the keys of a
-        dict. The dict is empty unless `is_part` is True.
+        Fully qualified names that no group in the hierarchy defines, as the keys of a dict. The
+        dict is empty unless `is_part` is True.
     is_closed
-        Whether `define` no longer adds dimensions, because all arrays that can define dimensions
-        have been processed.
+        Whether all arrays that can define dimensions have been processed. `define` then adds no
+        more dimensions.
     """
 
     groups: Mapping[str, Group]

@@ -35,10 +35,9 @@ class Layout:
           the NCZarr specification.
         - ``"zarr"`` is plain Zarr, without NCZarr metadata. Zarr v1 has no other dialect.
         - ``"universal"`` combines the newest layout with additional metadata for netCDF-C 4.9.2 and
-          older. zarr-python and netCDF-C 4.9.0 or later can open the store, with one exception:
-          netCDF-C 4.9.0 cannot open a store with characters, strings, or an attribute that is a
-          list of strings. Characters are written with a type that zarr-python supports, but that
-          netCDF-C reads as strings. Only Zarr v2 supports this dialect.
+          older. zarr-python and netCDF-C 4.9.1 or later can open the store. netCDF-C 4.9.0 can open
+          it unless it contains characters, strings, or an attribute that is a list of strings.
+          netCDF-C reads the characters as strings. Only Zarr v2 supports this dialect.
         - Other names, such as ``"nczarr-4.8.1"``, are the layouts of earlier releases in Zarr v2.
           Layouts older than 4.9.3 do not support unlimited dimensions.
     array_dimensions

@@ -107,7 +107,7 @@ def default_fill(dtype: np.dtype[Any]) -> Any:
 
 
 def zero(dtype: np.dtype[Any]) -> Any:
-    """Return the empty value of a dtype: 0, False, NaT, an empty string or NUL bytes."""
+    """Return 0 in a given dtype, or its equivalent: False, NaT or an empty string."""
     if dtype.kind in "mM":
         return np.array("NaT", dtype)[()]
     return "" if dtype.kind == "O" else np.zeros((), dtype)[()]
