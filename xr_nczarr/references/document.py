@@ -40,8 +40,7 @@ class ReferenceDocument:
     parsing
         The keyword arguments for `parse_references`.
     digest
-        SHA-256 digest of the document's content at the time when the document was opened. Empty if
-        it has not been opened yet.
+        SHA-256 digest of the document when it was opened. Empty if it has not been opened yet.
     """
 
     folder: Store

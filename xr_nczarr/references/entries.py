@@ -38,7 +38,7 @@ class PickledByFields:
 
 
 def is_metadata(key: str) -> bool:
-    """Return whether a key is the key of a metadata document in any Zarr version."""
+    """Return whether `key` names a metadata document of any Zarr version."""
     name = key.rpartition("/")[2]
     return name.startswith(".") or name.endswith(".json") or name in {"meta", "attrs"}
 

@@ -177,7 +177,7 @@ class RecordSet(ReferenceSet):
                         yield key, reference
 
     def urls(self, limit: int) -> set[str]:
-        """Return the URLs in the references to the first `limit` chunks, as a sample of all URLs.
+        """Return the URLs of the first `limit` chunks.
 
         Arrays with a damaged or oversized record file are skipped. Reading them raises an error
         later.

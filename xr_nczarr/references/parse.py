@@ -239,7 +239,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
-    """Return the references of a document, which are all its members in version 0."""
+    """Return the references of a document. Documents of version 0 contain only references."""
     version = members.get("version")
     if version is None:
         if isinstance(members.get("refs"), Mapping):

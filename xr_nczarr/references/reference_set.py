@@ -36,11 +36,10 @@ class ReferenceSet(PickledByFields):
     Attributes
     ----------
     entries
-        Mapping from keys to references, in document order. It contains all references that are not
-        in `chunks`.
+        The references that are not in `chunks`, by key, in document order.
     chunks
-        The sources of references to chunks, by key pattern. Each pattern has at most one table,
-        which comes first.
+        Tables and generators of references to chunks, keyed by the pattern of the chunk keys. Each
+        pattern has at most one table, which comes first.
     """
 
     entries: Mapping[str, Entry]
@@ -137,8 +136,8 @@ class ReferenceSet(PickledByFields):
     def urls(self, limit: int) -> set[str]:
         """Return a sample of the URLs in the references.
 
-        The sample contains at most `limit` URLs from `entries`, from each table, and from each of
-        the first `limit` generators.
+        `limit` is the maximum number of URLs per source (`entries`, a table or a generator). It is
+        also the maximum number of generators.
         """
         tables = (item.urls[:limit] for item in self.sources if isinstance(item, ReferenceTable))
         generators = islice((item for item in self.sources if isinstance(item, Generator)), limit)
@@ -177,7 +176,7 @@ class ReferenceSet(PickledByFields):
         return chain.from_iterable(self.chunks.values())
 
     def chunk_counts(self) -> Counter[str]:
-        """Return the number of references to chunks, by the prefix of the chunk keys."""
+        """Return the number of chunk references of each array, keyed by the prefix of its keys."""
         counts: Counter[str] = Counter()
         for key in self.entries:
             if not is_metadata(key):

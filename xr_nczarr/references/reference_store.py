@@ -72,7 +72,7 @@ class ReferenceStore(Store):
     targets
         The settings for resolving and opening the targets of the set.
     name
-        The URL of the document, without secrets, for error messages.
+        The URL of the document, for error messages. Secrets are masked.
     document
         The document from which the set was read, if any.
     """

@@ -46,8 +46,8 @@ class ReferenceOptions:
         See `parse_references`.
     allow
         URL prefixes or paths to which a remote set may refer, in addition to its own host or
-        bucket. Protocols that do more than transfer bytes, such as protocols that run code, are
-        allowed only for these prefixes and paths. This also applies to local sets.
+        bucket. In any set, protocols that do more than transfer bytes, such as protocols that run
+        code, must be listed here.
     by_location
         Mapping of URL prefixes (``"s3://bucket/"``) and protocols (``"s3"``) to storage options or
         fsspec filesystems. It includes the filesystems in fsspec's ``fs`` option.
@@ -55,11 +55,9 @@ class ReferenceOptions:
         All other options. They apply to the document, and to targets with the same scheme and host
         (or bucket) as the document.
     filesystem
-        The document's filesystem, if the set is opened from an fsspec mapper or an open file. It
-        is used instead of the options for the document.
+        The document's filesystem, if the set is opened from an fsspec mapper or an open file.
     access
-        Options for reading the document and its targets. If ``access.trusted`` is False, the set
-        may refer only to its own folder and to the locations in `allow`.
+        Options for reading the document and its targets.
     """
 
     fo: Any = None

@@ -78,8 +78,7 @@ class ReferenceTrust(Trust):
         URL prefixes and absolute paths to which the set may also refer. If the set is local and
         untrusted, they include its folder.
     untrusted
-        Whether the set is untrusted. If so, it may refer only to files in its own folder and to the
-        locations in `allow`.
+        Whether the set is untrusted. Such a set may refer only to its own folder and to `allow`.
     """
 
     origin: str | None = None
@@ -246,11 +245,11 @@ class Targets:
     protocol
         Protocol for URLs without one. If None, these URLs are relative to the document.
     options
-        (prefix, options) pairs, sorted from the longest prefix to the shortest. The first pair
-        whose prefix matches a URL applies to that URL. Its options are a mapping of storage options
-        or an fsspec filesystem. An empty prefix matches all remote targets.
+        (URL prefix, storage options) pairs, longest prefix first. The first pair that matches a URL
+        applies to it. An empty prefix matches all remote targets. The options can also be an fsspec
+        filesystem.
     retry
-        When and how often failed requests are retried.
+        Rules for retrying failed requests.
     max_object_bytes
         Maximum size of an object in bytes. Reading a larger object raises LimitError before any
         memory is allocated.

@@ -53,7 +53,7 @@ class WrittenReferences:
     references
         Number of references to chunks, including inline chunks.
     arrays
-        Number of arrays to which these chunks belong.
+        Number of arrays with at least one reference to a chunk.
     generators
         Number of generators in the document (elements of its ``gen`` array).
     """
