@@ -68,7 +68,7 @@ class FsspecClient(RemoteClient):
     root
         Path in `filesystem`, without the protocol.
     name
-        A URL without secrets, for error messages. If None, it is derived from `filesystem`.
+        A URL for error messages, with secrets masked. If None, it is derived from `filesystem`.
     """
 
     _shows_folders = False
@@ -228,7 +228,10 @@ class FsspecClient(RemoteClient):
         raise failure
 
     def _response(self, result: bytes | Exception, request: ByteRange) -> Response:
-        """Return the response for bytes or an exception from `_cat`, or raise the exception."""
+        """Convert a result of `_cat` to a response, or raise an error.
+
+        Missing objects and denied access are responses, not errors.
+        """
         key, start, length = request
         if not isinstance(result, Exception):
             if not request.is_whole and length < len(result) == self.size(key):

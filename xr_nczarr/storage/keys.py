@@ -56,9 +56,9 @@ def is_plain_key(key: str) -> bool:
 
 
 class NameCollision(NamedTuple):
-    """A pair of different names in `folder` that some file systems treat as the same name.
+    """Two different names in the same folder that some file systems treat as the same name.
 
-    The names are `name`, which is a component of `key`, and `other`.
+    `name` and `other` are the two names. `key` is a new key that contains `name`.
     """
 
     key: str

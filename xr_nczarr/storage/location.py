@@ -54,18 +54,16 @@ class Location:
         An absolute path, or an fsspec URL without its fragment. Empty if the target is neither a
         path nor a URL.
     medium, format, zarr_format
-        The storage medium, the format and the Zarr version (``"1"``, ``"2"`` or ``"3"``) that the
-        URL fragment requests with ``mode=``. Each of these attributes is None if the fragment does
-        not specify it.
+        The storage medium, the format and the Zarr version (``"1"``, ``"2"`` or ``"3"``) from
+        ``mode=`` in the URL fragment. Each is None if the fragment does not specify it.
     consolidated
         True if the fragment requests consolidated metadata, otherwise None.
     xarray
-        True if the fragment contains the mode ``xarray``, which requests ``_ARRAY_DIMENSIONS``.
-        False if it contains ``noxarray``, otherwise None.
+        True for the mode ``xarray`` in the URL fragment, which requests ``_ARRAY_DIMENSIONS``.
+        False for the mode ``noxarray``, otherwise None.
     is_reference_set
-        Whether the target names a reference set explicitly, as ``reference://`` URLs do. If so,
-        `url` is the URL of the reference document, or empty if the storage options or `filesystem`
-        contain the document.
+        Whether the target names a reference set explicitly, as ``reference://`` URLs do. `url` is
+        then the URL of the reference document, if it is known.
     group
         Path of the group, if the target is a ``zarr.Group`` or a URL that begins with
         ``reference://group``. Empty for the root group and for any other target.

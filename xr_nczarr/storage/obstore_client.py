@@ -93,17 +93,14 @@ class ObstoreClient(RemoteClient):
     Parameters
     ----------
     store
-        An instance of a class in ``obstore.store``. If the instance itself retries failed requests,
-        each attempt that `rules` allows may consist of several requests.
+        An instance of a class in ``obstore.store``.
     path
         Folder in `store`; empty for the whole store.
     name
-        A URL without secrets, for error messages. If None, it is derived from `store`.
+        A URL for error messages, with secrets masked. If None, it is derived from `store`.
     substitute
-        Function that returns an fsspec client for the same objects, for use with web servers. The
-        fsspec client lists folders, and repeats any request whose response obstore rejects. Once
-        such a repeated request has succeeded, `fetch` uses only the fsspec client. None means that
-        no fsspec client is used.
+        Function that returns an fsspec client for the same objects, or None. It is used for web
+        servers, to list folders and to repeat requests whose response obstore rejects.
     """
 
     pooled = True

@@ -27,8 +27,7 @@ class ForkState:
     Attributes
     ----------
     package
-        Name of a package. Importing the package counts as using the library. None means that only
-        `used` counts.
+        Name of a package whose import counts as using the library, or None.
     used
         Whether this process has used the library. The caller of the library sets this attribute.
     forked

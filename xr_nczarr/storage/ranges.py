@@ -136,8 +136,8 @@ def to_end(item: ByteRange) -> ByteRange:
 def resolve_suffix(item: ByteRange, size: int | None) -> ByteRange:
     """Convert a range with a negative start to a range that counts from the start of the object.
 
-    The resulting range extends to the end of the object. `size` is None if the object does not
-    exist. If the object is empty or missing, the result stands for the whole object.
+    `size` is the size of the object in bytes, or None if the object is missing. If the object is
+    empty or missing, the result is the range of the whole object.
     """
     if not size:
         return ByteRange(item.key)

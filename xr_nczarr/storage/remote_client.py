@@ -71,7 +71,7 @@ DEFAULT_RULES = Rules()
 
 
 class Expected(NamedTuple):
-    """The expected properties of the requested objects, such as their maximum size.
+    """The properties that the reader expects of the requested objects.
 
     Attributes
     ----------
@@ -169,8 +169,7 @@ class RemoteClient(Connection):
     Attributes
     ----------
     pooled
-        Whether each request blocks only the thread that makes it. If so, many threads can make
-        requests concurrently.
+        Whether many threads can make requests at the same time.
     sequential
         Whether requests must be made one at a time.
     supports_suffixes

@@ -19,7 +19,10 @@ _locks = KeyLocks()
 
 
 def granted(response: _Result | AccessDeniedError) -> _Result:
-    """Return a response from `Store.probe`, or raise the response if it is an AccessDeniedError."""
+    """Return a response from `Store.probe` unless access was denied.
+
+    If `response` is an AccessDeniedError, it is raised.
+    """
     if isinstance(response, AccessDeniedError):
         raise response
     return response
@@ -43,9 +46,8 @@ class Store(ABC):
     Stores are cheap to create, small when pickled, and usable after a fork.
 
     A subclass implements `fetch` and `list_names`, and also `put` and `delete` if the store is
-    writable. The other methods have default implementations based on these four methods, and a
-    subclass may override them. Only `fetch_into` and `fetch_ranges_into` (see `reads_in_place`) and
-    `commit` (see `replaceable`) have no default implementation.
+    writable. All other methods have default implementations, except `fetch_into` and
+    `fetch_ranges_into` (see `reads_in_place`) and `commit` (see `replaceable`).
 
     Attributes
     ----------
@@ -69,19 +71,17 @@ class Store(ABC):
     max_puts
         Maximum number of objects to encode and write concurrently, each in its own thread.
     has_folders
-        Whether a folder can exist at the key of an object. Fetching such a key raises an error.
+        Whether a key can name a folder, as in a local directory. Fetching such a key raises an
+        error.
     single_file
         Whether the store is a single file. If so, any change replaces the whole file.
     transactional
-        Whether changes are invisible until the caller commits them. If so, the store needs no
-        marker for an unfinished write. Metadata is written before chunks, because icechunk rejects
-        chunks of unknown arrays.
+        Whether changes are invisible until the caller commits them, as in Icechunk.
     returns_pages
-        Whether `fetch` returns a web page that a server sends in place of an object. If not,
-        `fetch` raises an error; see `probing`.
+        Whether `fetch` returns a web page that a server sends in place of an object, instead of
+        raising an error; see `probing`.
     consolidated
-        Whether one document contains all metadata, as in a parquet reference set. If so,
-        consolidated metadata is not needed.
+        Whether a single document already contains all metadata, as in a parquet reference set.
     supports_consolidated
         Whether the store supports consolidated metadata. If not, ``consolidated=True`` has the
         same effect as False.

@@ -95,9 +95,8 @@ class CachingStore(_WrapperStore):
     url
         The URL of `source`. It distinguishes the objects of different stores in the same cache.
     folder
-        Cache directory, which several stores can share. None means a temporary directory. It is
-        removed when this store and its variants (see `bounded` and `probing`) have been
-        garbage-collected.
+        Cache directory, which several stores can share. None creates a temporary directory, which
+        is removed when it is no longer used.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:

@@ -51,8 +51,8 @@ class ZarrPythonClient(RemoteClient):
     path
         Folder in `store`; empty for the whole store.
     unwrapped
-        A store of this package that accesses the same objects without zarr-python. None means that
-        there is no such store. Only its `identity` is used.
+        A store that accesses the same objects without zarr-python, or None. Only its `identity` is
+        used.
     copied
         Whether `store` is a copy of a store in another process. The client is then read-only,
         because changes to the copy would be lost.
@@ -364,7 +364,7 @@ class ZarrPythonClient(RemoteClient):
 
 
 def _name(store: Any) -> str:
-    """Return the name of a store without secrets, for use in messages."""
+    """Return the name of a store for messages, with secrets masked."""
     session = getattr(store, "session", None)
     if session is not None:
         return f"icechunk://{session.branch or session.snapshot_id}"
