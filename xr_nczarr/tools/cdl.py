@@ -158,8 +158,8 @@ class Cdl:
     variables, groups
         Paths of the variables and groups whose values are shown.
     top
-        The group to show. The dimensions of its ancestors are shown too, because variables in the
-        group can use them. The ancestors' variables and attributes are not shown.
+        The group to show. The dimensions of its ancestors are shown too, but not their variables
+        and attributes.
     """
 
     opened: OpenedStore

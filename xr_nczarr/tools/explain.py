@@ -44,7 +44,7 @@ class Explanation(Result):
     readings
         The cost of reading each variable.
     left_out
-        Mapping from the path of each variable whose cost is unknown to the reason.
+        Reasons why the cost of a variable is unknown, keyed by the path of the variable.
     """
 
     readings: tuple[VariableReading, ...]

@@ -36,7 +36,7 @@ class StoreInfo(Result):
     Attributes
     ----------
     name
-        Name of the store, with all secrets removed.
+        Name of the store. Secrets are masked.
     zarr_format
         Zarr version of the store: ``"1"``, ``"2"``, ``"3-draft"`` or ``"3"``.
     consolidated
@@ -46,14 +46,13 @@ class StoreInfo(Result):
     root
         The group that was requested, or the root group.
     layout
-        The netCDF-C releases that write `dialect`. If the store was written as ``"universal"``,
-        the netCDF-C releases that can read the store. Empty for plain Zarr.
+        The netCDF-C releases that write this dialect, such as ``"netCDF-C 4.9.3 or later"``. For a
+        ``"universal"`` store, the releases that can read it. Empty for plain Zarr.
     stored_chunks
-        Mapping from the path of each variable to its `StoredChunks`. None if counting was not
-        requested, and empty if the chunks could not be counted.
+        The `StoredChunks` of each variable, keyed by path. None if counting was not requested, and
+        empty if the chunks could not be counted.
     unlisted
-        The reason why the stored chunks could not be counted. Empty if they were counted, or if
-        counting was not requested.
+        The reason why the stored chunks could not be counted, or an empty string.
     """
 
     name: str

@@ -45,18 +45,17 @@ class VariableReading:
         For each dimension, the indices of the chunks to read. Empty for a rectilinear chunk grid,
         or if there are no chunks to read.
     chunks, all_chunks
-        Number of chunks to read (including missing chunks), and total number of chunks in the
-        array.
+        Number of chunks to read, including missing chunks, and number of chunks in the array.
     requests
         Number of requests to the store. If `at_most` is True, this is an upper bound.
     fetched_bytes
         Number of stored bytes to fetch, or None if the store does not report sizes.
     absent
-        Number of chunks to read that are missing from the store, or None if unknown.
+        Number of missing chunks among the chunks to read, or None if unknown.
     decoded_bytes
-        Total decoded size of the chunks to read, excluding chunks that are known to be missing.
+        Total size of the chunks to read after decoding. Chunks known to be missing do not count.
     result_bytes
-        Total decoded size of the selected values.
+        Total size of the selected values after decoding.
     """
 
     name: str

@@ -38,11 +38,11 @@ class StoredChunks:
     Attributes
     ----------
     node
-        Metadata of the array that contains the variable's values; see `Variable.readable_node`.
+        Metadata of the array; see `Variable.readable_node`.
     stored_bytes
         Total size of the existing objects, or None if the store does not report sizes.
     numbers
-        Sorted indices of the existing objects in the flattened grid (C order).
+        Flat indices of the existing objects in the grid (C order), in ascending order.
     """
 
     node: ArrayNode
@@ -105,7 +105,7 @@ class StoreContents(NamedTuple):
     others
         The keys of all objects that are not chunks or shards. Empty if the store cannot be listed.
     reason
-        Why the stored objects could not be counted. Empty if they were counted.
+        The reason why the stored objects could not be counted, or an empty string.
     """
 
     chunks: dict[str, StoredChunks]

@@ -22,10 +22,10 @@ class Finding:
     Attributes
     ----------
     severity
-        ``"error"`` means that values or metadata are damaged or contradictory, that a coordinate is
-        incomplete, or that a write was interrupted. ``"warning"`` means a less serious problem,
-        such as other missing chunks, leftover objects, or a part that other programs cannot read.
-        ``"note"`` names a feature that other programs need in order to read the store.
+        ``"error"`` stands for damaged or contradictory values or metadata, an incomplete
+        coordinate, or an interrupted write. ``"warning"`` stands for a less serious problem, such
+        as other missing chunks or leftover objects. ``"note"`` names a feature that other programs
+        need in order to read the store.
     place
         Key of the object, or path of the group or array, in which the problem was found.
     detail
@@ -66,8 +66,8 @@ class Verification(Result):
     Attributes
     ----------
     chunks
-        Two numbers for each array, keyed by path: the number of chunks (or shards) that exist, and
-        the total number. Empty if these numbers are unknown.
+        For each array, by path, the number of existing chunks (or shards) and the total number.
+        Empty if these numbers are unknown.
     decoded
         Number of chunks (or shards) that were read and decoded.
     """

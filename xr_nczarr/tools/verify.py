@@ -152,7 +152,7 @@ def _metadata(opened: OpenedStore) -> Iterator[Finding]:
 def _open(
     target: Any, options: OpenOptions, documents: dict[str, Bytes | None]
 ) -> tuple[OpenedStore, Group]:
-    """Open a store, and add all metadata documents that are read to `documents`."""
+    """Open a store with all its groups. The documents that are read are added to `documents`."""
     if options.consolidated is not None:
         return open_all_groups(target, options, documents=documents)
     try:
