@@ -42,11 +42,10 @@ class Tree:
     Attributes
     ----------
     root
-        The root group. For an existing store, the tree starts with copies of the existing groups
-        and dimensions, so that new variables can refer to them. It contains no existing variables
-        or attributes.
+        The root group. For an existing store, it contains the existing groups and dimensions, but
+        not the existing variables and attributes.
     written
-        Maps the path of each new array to its encoded variable.
+        Mapping from the path of each new array to its encoded variable.
     groups
         Paths of the new groups.
     dropped

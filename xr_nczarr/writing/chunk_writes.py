@@ -308,16 +308,14 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 class Uploads(InFlight):
     """The background jobs of one write, which encode and store its chunks in a thread pool.
 
-    Unpickled copies have no thread pool. In a worker process, all tasks of a write share one copy,
-    and each chunk is stored by the thread that computes it.
+    Unpickled copies have no thread pool: each chunk is stored by the thread that computes it.
 
     Parameters
     ----------
     threads
-        Number of objects to encode and store concurrently. If 1, there is no pool, and the threads
-        that compute the values also store them.
+        Number of objects to encode and store concurrently. If 1, there is no thread pool.
     token
-        Identifier of the write, which its copies share. If empty, a new identifier is created.
+        Identifier that is shared by all copies. If empty, a new identifier is created.
     """
 
     _copying: ClassVar[ProcessLock] = ProcessLock()

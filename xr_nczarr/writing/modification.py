@@ -102,13 +102,13 @@ class _Planner:
     plan
         The plan under construction.
     replaced
-        Paths of the stored nodes that mode ``"w"`` replaces: a group and all nodes inside it.
+        Paths of the stored groups and arrays that mode ``"w"`` replaces.
     kept
         Paths of the stored groups that are not replaced.
     grown
         The dimensions that an append extends, with their new sizes, keyed by path.
     widened
-        Pairs of a stored node and a wider copy, for string arrays that are too narrow.
+        String arrays that are too narrow, as pairs of the stored node and a wider copy.
     """
 
     request: WriteRequest

@@ -64,12 +64,10 @@ class Transaction:
     Attributes
     ----------
     target
-        The store to change, and the content that was read from it. When the transaction writes or
-        removes documents, it updates the documents cached in `target`.
+        The store to change, and the content that was read from it.
     applied
-        Maps array paths to the regions of an append that was interrupted after it had written all
-        its chunks and documents. Empty if there is no such append. `roll_back` finds these regions,
-        and `execute` removes the append's journal.
+        Regions that an interrupted append had already written completely, keyed by array path.
+        Empty if there is no such append.
     """
 
     def __init__(self, store: Store) -> None:

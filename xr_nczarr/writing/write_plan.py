@@ -16,40 +16,35 @@ class WritePlan:
     Attributes
     ----------
     writes
-        Array values to write. Appended values become visible to readers when the documents are
-        written.
+        Array values to write.
     additions
-        Maps keys to metadata documents to write before `documents`. Only an upgrade uses
-        them, to write the new NCZarr metadata before it removes the old metadata. netCDF-C, which
-        ignores the journal, therefore always finds NCZarr metadata.
+        Metadata documents to write before `documents`, by key. Only an upgrade uses them, to write
+        the new NCZarr metadata before it removes the old metadata.
     documents
-        Maps keys to metadata documents to write. The root's documents are written after all others.
+        Metadata documents to write, by key. The documents of the root are written last.
     chunks
-        Maps keys to encoded chunks that must change together with the documents. They are written
-        before the documents, and the journal also contains their previous content.
+        Encoded chunks to write before the documents, by key. The journal contains their previous
+        content.
     removed
         Keys of objects, and prefixes such as ``"group/"``, to remove after the documents are
-        written. `removed_documents` are removed first, and the journal contains their previous
-        content. All other objects are then removed in the order of this list.
+        written. See also `removed_documents`.
     new
-        Whether the plan creates a store. If so, everything else in the target is removed.
+        Whether the plan creates a store. If so, all other objects in the target are removed.
     exclusive
         Whether to raise an error if another writer creates a store at the same time.
     first
-        A plan to complete before this plan writes its first chunk. It rewrites fixed-width strings
-        with a larger width (see `plan_widening`), or removes the group that the write replaces.
+        A plan to carry out before this plan. It widens fixed-width strings (see `plan_widening`),
+        or removes the group that the write replaces.
     only_appends
         Whether the plan appends values to stored arrays and changes nothing else.
     checks
-        Functions that check appended coordinate values against stored values, called just before
-        anything is written.
+        Functions that check appended coordinate values against stored values. They are called just
+        before anything is written.
     mark
         Content of the marker, an object that marks a new store as unfinished. A rerun of the same
-        write recognizes the store by this content. The marker contains ``{}`` if `mark` is None,
-        and until the old objects have been removed.
+        write recognizes the store by this content. None means that a rerun cannot resume the write.
     resumed
-        Whether the target already contains the marker and some of the chunks, because an earlier
-        run was interrupted.
+        Whether the plan resumes an interrupted run, which left the marker and some chunks.
     """
 
     zarr: Format

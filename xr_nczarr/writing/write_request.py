@@ -31,11 +31,11 @@ class GroupRequest:
     Attributes
     ----------
     encoding
-        Maps variable names to the encodings that the caller passed for this write.
+        Encodings that the caller passed for this write, keyed by variable name.
     unlimited
         Names of unlimited dimensions.
     growing
-        Names of dimensions that may grow, including the unlimited ones.
+        Names of dimensions along which the dataset may grow later; see `growing_dimensions`.
     """
 
     path: str

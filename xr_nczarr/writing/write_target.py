@@ -35,7 +35,7 @@ class WriteTarget:
     Attributes
     ----------
     documents
-        Maps keys to the metadata documents that have been read. Missing documents are None.
+        Metadata documents that have been read, by key. None stands for a missing document.
     """
 
     store: Store
