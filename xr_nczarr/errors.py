@@ -46,7 +46,7 @@ class NczarrError(Exception):
     remedy
         An instruction that tells the user how to proceed, or an empty string.
     store
-        Name of the store, without secrets.
+        Name of the store. Secrets in a URL are masked.
     key
         Key of the affected object in the store.
     place
@@ -164,7 +164,7 @@ class LimitError(NczarrError, ValueError):
     Attributes
     ----------
     max_bytes
-        The limit that a stored object exceeds, in bytes. None for any other limit.
+        The exceeded maximum size of a stored object, in bytes. None for any other limit.
     """
 
     max_bytes: int | None = None

@@ -37,8 +37,7 @@ class ProcessLock:
 class InFlight:
     """A counter of the tasks in progress in this process. `end` waits for these tasks to finish.
 
-    Use the counter as a context manager around each task. The count is not pickled: an unpickled
-    copy starts at zero.
+    Use the counter as a context manager around each task. When unpickled, it starts at zero.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ Consolidated = Literal["check"] | bool | None
 
 
 class _Default(int):
-    """A default limit, as opposed to an equal number that the caller passed explicitly."""
+    """A limit that has its default value, because the caller did not pass it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +41,15 @@ class Limits:
     max_item_bytes
         Size of one variable-length item in bytes.
     max_metadata_bytes, max_consolidated_bytes
-        Size in bytes of a metadata document, and of a consolidated metadata document. Each value in
-        the document counts as another 256 bytes.
+        Size in bytes of a metadata document, and of a consolidated metadata document. Each JSON
+        value in the document counts as another 256 bytes.
     max_nodes
         Number of groups and arrays.
     max_depth
         Number of nested levels of groups, and of values within a metadata document.
     max_references
-        Number of references that the generators of a reference set produce. References that are
-        listed individually, and generators that are evaluated lazily, do not count.
+        Number of references that the generators of a reference set produce. Generators that are
+        evaluated lazily do not count.
     max_index_bytes
         Size in bytes of a coordinate that xarray reads on opening. Each chunk of the coordinate
         counts as at least 16 KiB.
@@ -172,12 +172,10 @@ class CodecSpec:
     configuration
         Parameters of the codec, named as in `codecs.registry`.
     place
-        Member of the metadata document that lists the codec, such as ``"order"``, ``"filters"``,
-        ``"compressor"`` or ``"codecs"``. Error messages name this member. When Zarr v2 metadata is
-        rendered, the codec is written to the same member.
+        Member of the metadata document that lists the codec: ``"order"``, ``"filters"``,
+        ``"compressor"`` or ``"codecs"``, for example.
     document
-        The JSON of the codec exactly as stored. It is written unchanged when the metadata is
-        rendered. None for a codec that this package created.
+        The JSON of the codec exactly as stored. None for a codec that this package created.
     """
 
     name: str
@@ -201,9 +199,9 @@ class ChunkKeys:
 
     The key is ``prefix + separator.join(index)``, or `scalar` for an array without dimensions.
 
-    `alternative` is a second separator, to try if a chunk is not found with `separator`. It is
-    empty if the metadata declares the separator. For example, zarr-python before 2.8 did not record
-    that an array uses ``/``.
+    `alternative` is a second separator to try if the metadata does not declare the separator.
+    Otherwise, it is empty. For example, zarr-python before 2.8 did not record that an array uses
+    ``/``.
     """
 
     prefix: str
@@ -223,21 +221,20 @@ class ShardSpec:
     Attributes
     ----------
     shape
-        Shape of the shard in elements, a multiple of the shape of its inner chunks or shards.
+        Shape of the shard in elements.
     index_codecs
         Codecs of the shard index (uint64 offsets and lengths), in encoding order.
     index_at_start
         Whether the index is at the start of the shard instead of its end.
     codecs
         Codecs applied to the whole shard, in encoding order. The metadata lists them after the
-        sharding codec. If this tuple is not empty, each read has to decode the whole shard.
+        sharding codec.
     leading
-        Number of codecs that the metadata lists before the sharding codec. They are part of
-        `ArrayNode.codecs`, because this package applies them to each inner chunk.
+        Number of codecs that the metadata lists before the sharding codec. They are applied to each
+        inner chunk, and are part of `ArrayNode.codecs`.
     order
-        For each dimension of the shard index, the corresponding dimension of the array. The
-        dimensions are permuted if the metadata lists a ``transpose`` before the sharding codec. An
-        empty tuple means that they are not permuted.
+        For each dimension of the shard index, the corresponding dimension of the array. Empty if
+        the dimensions have the same order.
     """
 
     shape: tuple[int, ...]
@@ -262,8 +259,8 @@ class ArrayNode:
     dtype
         The dtype of the decoded bytes, including byte order; ``object`` for variable-length items.
     type_name
-        The JSON of the data type in the metadata (``"<f4"``, ``">S1"``, ``"float32"``), which can
-        be more specific than `dtype`. None for an array that this package created.
+        The JSON of the data type in the metadata, such as ``"<f4"``, ``">S1"`` or ``"float32"``.
+        None for an array that this package created.
     fill_value
         A NumPy scalar of `dtype`, or str or bytes for variable-length items. None if the fill value
         is undefined.
@@ -271,18 +268,16 @@ class ArrayNode:
         The codecs that convert an array to bytes, in encoding order. For an array in Fortran order,
         the first codec is ``transpose``.
     chunk_keys
-        The mapping from indices to the keys of stored objects (chunks or outermost shards).
+        The mapping from chunk indices to the keys of stored objects.
     shards
         The levels of sharding, outermost first; an empty tuple without sharding.
     chunk_runs
         For a rectilinear grid, one tuple of (length, count) pairs per dimension. For example,
         ``((10, 3), (4, 1))`` stands for three stored objects of length 10, followed by one of
-        length 4. `object_shape` is then the shape of the largest stored object. Empty for a regular
-        grid.
+        length 4. Empty for a regular grid.
     stored_shape
-        The shape in the metadata if `shape` is larger along an unlimited dimension, otherwise an
-        empty tuple. All elements outside the stored shape are fill values, even if a stored chunk
-        contains other values.
+        The shape in the metadata, if the dimensions of the netCDF variable are longer. Otherwise an
+        empty tuple. Elements outside the stored shape are read as the fill value.
     dimension_names
         The ``dimension_names`` member of v3 metadata, or None for arrays without this member.
     attributes
@@ -290,8 +285,7 @@ class ArrayNode:
     members
         Members of the node's metadata document that Zarr does not define.
     sidecars
-        Other metadata documents stored next to the node's document, as a mapping from names to JSON
-        values.
+        Additional metadata documents of the node, as a mapping from names to JSON values.
     """
 
     path: str
@@ -312,7 +306,10 @@ class ArrayNode:
 
     @property
     def object_shape(self) -> tuple[int, ...]:
-        """The shape of one stored object (a chunk or an outermost shard), in elements."""
+        """The shape of a stored object (a chunk or an outermost shard), in elements.
+
+        In a rectilinear grid, this is the shape of the largest object.
+        """
         return self.shards[0].shape if self.shards else self.chunk_shape
 
     @property
@@ -395,8 +392,7 @@ def _array_node(*values: Any) -> ArrayNode:
 class GroupNode:
     """A group in the hierarchy of a store.
 
-    `explicit` is False if the group has no metadata document of its own and its existence is only
-    implied, for example by its children.
+    `explicit` is False if the group has no metadata document of its own.
     """
 
     path: str

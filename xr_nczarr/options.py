@@ -42,21 +42,20 @@ class OpenOptions:
         Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. None detects the version.
     on_unsupported
         How to handle a variable that cannot be read or decoded. ``"lazy"`` keeps the variable. If
-        it cannot be decoded, it contains the stored values. If it cannot be read, an error is
-        raised when its values are accessed. A warning names each variable that is not decoded, and
-        each dimension coordinate for which no index can be built. ``"skip"`` leaves the variable
-        out. ``"raise"`` raises an error when the store is opened. ``"fallback"`` is like
-        ``"lazy"``, but reads unknown data types of the v3 draft as their fallback types.
+        it cannot be decoded, it contains the stored values. If it cannot be read, accessing its
+        values raises an error. Warnings name the variables that are not decoded, and the dimension
+        coordinates without an index. ``"skip"`` leaves the variable out. ``"raise"`` raises an
+        error when the store is opened. ``"fallback"`` is like ``"lazy"``, but reads unknown data
+        types of the v3 draft as their fallback types.
     missing_chunks
-        How to handle a chunk that is not in the store: read fill values (``"fill"``), read fill
-        values and warn (``"warn"``), or raise an error (``"raise"``).
+        How to handle a chunk that is not in the store. ``"fill"`` reads fill values, ``"warn"``
+        also issues a warning, and ``"raise"`` raises an error.
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
         missing values. As in xarray's zarr engine, None means False in v3, and True in v1 and v2.
-        In v1 and v2, there are two exceptions. In reference sets, a fill value of zero (or an empty
-        or blank string) does not mark missing values, because it may be HDF5's default. A log
-        message names the arrays whose fill value is zero. In stores written by netCDF-C, zero and
-        netCDF's default fill values do not mark missing values.
+        There are exceptions for fill values that may be defaults of other libraries. In reference
+        sets, None does not mask zero, or empty or blank strings. In stores written by netCDF-C,
+        None does not mask zero or netCDF's default fill values.
     assume_endian
         Byte order of the chunks, which overrides the metadata. None trusts the metadata. This
         option is meant for stores written by netCDF-C up to 4.9.2, in which data may be declared as
@@ -76,7 +75,8 @@ class OpenOptions:
         Limits on the memory that reading can allocate: a `Limits` object, or a mapping that
         overrides individual defaults.
     threads
-        Number of threads for each read. If None, one thread per processor is used.
+        Maximum number of threads for each read. None chooses a number that suits the store and the
+        chunks.
     """
 
     group: str | None = None
