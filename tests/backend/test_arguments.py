@@ -109,7 +109,7 @@ def test_open_groups_returns_same_names_with_every_engine(tmp_path, group):
     )
 
 
-def test_opening_group_without_variables_logs_names_of_child_groups(tmp_path, caplog):
+def test_opening_group_that_has_no_variables_logs_names_of_child_groups(tmp_path, caplog):
     dataset = xr.Dataset({"v": ("x", [1, 2])})
     tree = xr.DataTree.from_dict({"/a/b": dataset, "/c": dataset})
     tree.to_zarr(tmp_path / "tree", consolidated=False)

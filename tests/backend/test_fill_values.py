@@ -79,7 +79,7 @@ def test_exact_default_fill_value_is_recovered_from_rounded_value(tmp_path: Path
 
 # Regression D20
 @pytest.mark.parametrize("nczarr", [True, False])
-def test_missing_chunks_without_fill_value_are_read_as_zeros(
+def test_missing_chunks_are_read_as_zeros_if_array_has_no_fill_value(
     tmp_path: Path, nczarr: bool, way: str
 ) -> None:
     chunks = {"0": np.array([1, 2], "i4").tobytes()}
@@ -120,7 +120,7 @@ def test_netcdf_c_default_fill_values_are_not_masked(tmp_path: Path, way: str) -
 
 # Regression D24
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_plain_zarr_v2_is_masked_as_by_engine_zarr(
+def test_plain_zarr_v2_fill_values_are_masked_as_by_zarr_engine(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)

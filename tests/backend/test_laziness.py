@@ -255,7 +255,7 @@ def test_reading_row_of_uncompressed_chunk_fetches_only_that_row(http_server, st
     assert request.range == "bytes=16-31"
 
 
-def test_opening_store_sends_few_requests_and_lists_nothing(s3_server, stored, tmp_path):
+def test_opening_store_sends_few_requests_and_no_list_requests(s3_server, stored, tmp_path):
     options = {"storage_options": s3_server.storage_options}
     url = s3_server.upload(stored, "single")
     s3_server.clear()
@@ -273,7 +273,7 @@ def test_opening_store_sends_few_requests_and_lists_nothing(s3_server, stored, t
     assert paths == [".zmetadata", "zarr.json"]  # in one round trip
 
 
-def test_coordinates_are_fetched_concurrently_and_only_once(http_server, tmp_path):
+def test_opening_dataset_fetches_each_coordinate_once_and_concurrently(http_server, tmp_path):
     with netCDF4.Dataset(f"file://{tmp_path}/s#mode=nczarr,file", "w") as file:
         for name in ("time", "y", "x"):
             file.createDimension(name, 4)

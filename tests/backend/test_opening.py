@@ -64,7 +64,7 @@ def test_local_store_can_be_opened_through_paths_urls_and_mappings(name, stored)
 
 @pytest.mark.parametrize("prefix", ["", "store/"], ids=["keys at the root", "under one folder"])
 @pytest.mark.parametrize("spell", ["{}", "file://{}#mode=nczarr,zip", "zip::file://{}"])
-def test_zip_file_with_store_at_root_or_in_folder_opens(prefix, spell, stored, tmp_path):
+def test_zip_file_can_contain_store_at_root_or_in_folder(prefix, spell, stored, tmp_path):
     path = write_zip(tmp_path / "store.zip", read_objects(stored), prefix=prefix)
     target = spell.format(path)
     if target.startswith("zip::") and prefix:
@@ -79,7 +79,7 @@ def test_store_in_fsspec_memory_filesystem_can_be_opened(stored):
 
 
 @pytest.mark.parametrize("spell", ["{}/store", "simplecache::{}/store", "{}/store#mode=nczarr"])
-def test_http_store_without_directory_listing_opens(spell, stored, http_server):
+def test_http_store_can_be_opened_without_directory_listing(spell, stored, http_server):
     shutil.copytree(stored, Path(http_server.root, "store"))
     check(xr.open_dataset(spell.format(http_server.url), engine="nczarr"))
 
@@ -94,14 +94,14 @@ def test_error_for_unlistable_http_store_suggests_consolidated_metadata(http_ser
 
 
 @pytest.mark.parametrize("fragment", ["", "#mode=nczarr,s3", "#mode=zarr,s3"])
-def test_s3_store_opens(fragment, stored, s3_server):
+def test_s3_store_can_be_opened(fragment, stored, s3_server):
     url = s3_server.upload(stored, "deep/store")
     options = s3_server.storage_options
     check(xr.open_dataset(url + fragment, engine="nczarr", storage_options=options))
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.10"])
-def test_store_opens_without_s3_list_permission(release, tmp_path, s3_server):
+def test_store_can_be_opened_without_s3_list_permission(release, tmp_path, s3_server):
     write_vintage(tmp_path / "store", sample(release), release)
     s3_server.restore({f"store/{k}": data for k, data in read_objects(tmp_path / "store").items()})
     url, options = f"{s3_server.url}/store", s3_server.storage_options

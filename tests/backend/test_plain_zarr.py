@@ -520,7 +520,7 @@ def test_variables_have_same_order_as_in_consolidated_metadata(version):
     assert list(xr.open_dataset(store, engine="zarr").variables) == list(result.variables)
 
 
-def test_variables_are_sorted_by_name_without_consolidated_metadata(tmp_path):
+def test_variables_are_sorted_by_name_if_store_has_no_consolidated_metadata(tmp_path):
     dataset = xr.Dataset({name: ("x", [1, 2]) for name in ORDER})
     dataset.to_zarr(tmp_path / "a", zarr_format=2, consolidated=False)
     assert list(xr.open_dataset(tmp_path / "a", engine="nczarr").variables) == sorted(ORDER)

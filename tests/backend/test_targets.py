@@ -100,7 +100,9 @@ def test_parquet_reference_set_is_recognized_regardless_of_folder_name(memory, f
         assert read(target, **options) == VALUES
 
 
-def test_parquet_reference_sets_open_through_reference_urls_and_filesystems(memory, folder):
+def test_parquet_reference_sets_can_be_opened_through_reference_urls_and_filesystems(
+    memory, folder
+):
     memory.pipe("/data.bin", data())
     put_records(memory, f"/refs/{folder}", "memory://data.bin")
     url = f"memory://refs/{folder}"
@@ -291,7 +293,7 @@ def test_error_for_missing_group_lists_existing_groups(groups, tmp_path):
         read(tmp_path / "flat", group="d")
 
 
-def test_writing_references_rejects_source_url_with_group(groups, tmp_path):
+def test_writing_references_from_url_with_group_is_rejected(groups, tmp_path):
     options = {"storage_options": {"fo": groups}}
     with pytest.raises(UnsupportedError, match="the source must be a store, not the group 'sub'"):
         xr_nczarr.references.write("reference://sub", tmp_path / "out", **options)

@@ -123,7 +123,7 @@ def test_invalid_compression_level_breaks_only_its_variable() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("dropped", ["single name", "iterator", "array"])
-def test_dropping_variable_of_conflicting_size_makes_others_readable(
+def test_dropping_variable_of_conflicting_size_makes_other_variables_readable(
     version: int, dropped: str
 ) -> None:
     def unused() -> Any:

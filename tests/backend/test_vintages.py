@@ -68,7 +68,7 @@ def test_dialect_is_reported_in_encoding_and_by_info(
 
 
 @pytest.mark.parametrize("release", VINTAGES)
-def test_store_that_cannot_be_listed_opens_through_nczarr_metadata(
+def test_unlistable_store_can_be_opened_through_nczarr_metadata(
     http_server: HttpServer, release: str
 ) -> None:
     write_vintage(Path(http_server.root) / "store", sample(release), release)
@@ -191,7 +191,7 @@ def test_dask_workers_read_plain_zarr(plain_zarr: Path, workers: Any) -> None:
 
 
 @pytest.mark.parametrize("consolidated", [True, False, None])
-def test_xarray_stores_open_as_with_engine_zarr(
+def test_nczarr_and_zarr_engines_read_xarray_stores_identically(
     tmp_path: Path, consolidated: bool | None, way: str
 ) -> None:
     store = tmp_path / "store.zarr"
@@ -255,7 +255,9 @@ def test_internal_attributes_are_hidden(tmp_path: Path, release: str) -> None:
 
 
 # Regression D9
-def test_netcdf_c_4_8_0_store_opens_with_typed_attributes(tmp_path: Path, way: str) -> None:
+def test_one_element_lists_from_netcdf_c_4_8_0_are_read_as_scalars(
+    tmp_path: Path, way: str
+) -> None:
     attrs = {"n": np.int16(5), "t": "text"}
     content = Group({"x": 4}, {"v": Var(("/x",), FOUR, attrs, -999, (3,))})
     store = write_vintage(tmp_path / "s", content, "4.8.0")

@@ -54,7 +54,7 @@ def test_stores_are_found_through_index_pages_of_web_servers(served, hidden, spe
         assert all(path.startswith("/data%20set/") for path in paths)
 
 
-def test_store_with_index_pages_opens_as_with_engine_zarr(tmp_path):
+def test_nczarr_and_zarr_engines_read_store_with_index_pages_identically(tmp_path):
     dataset = tree().to_dataset()
     dataset.to_zarr(tmp_path / "store", zarr_format=2, consolidated=False)
     with IndexServer(tmp_path) as server:
@@ -72,7 +72,7 @@ def test_store_at_root_of_web_server_is_found(tmp_path):
         assert dataset.identical(xr.open_dataset(tmp_path / "store", engine="nczarr"))
 
 
-def test_opening_store_requests_nonexistent_folder_only_once(served):
+def test_opening_store_requests_nonexistent_folder_once(served):
     with IndexServer(served) as server:
         opened(f"{server.url}/data set")
         nothing = [request for request in server.requests if "/nothing-" in request.path]
@@ -169,7 +169,7 @@ def test_links_from_index_page_to_other_folders_are_ignored(link):
     ],
     ids=str,
 )
-def test_other_pages_are_not_treated_as_index_pages(page):
+def test_pages_that_are_not_index_of_requested_folder_are_ignored(page):
     assert names_in_index(page.encode(), URL) is None
 
 
@@ -200,7 +200,7 @@ def cached(request):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("consolidated", [None, True])
-def test_store_opens_if_server_sends_pages_for_missing_objects(
+def test_store_can_be_opened_if_server_sends_web_pages_for_missing_objects(
     http_server, cached, zarr_format, consolidated
 ):
     with warnings.catch_warnings():
@@ -212,7 +212,9 @@ def test_store_opens_if_server_sends_pages_for_missing_objects(
 
 
 @pytest.mark.parametrize("release", ["4.8.0", "4.9.0", "4.10"])
-def test_netcdf_c_stores_open_if_pages_replace_missing_objects(http_server, cached, release):
+def test_netcdf_c_stores_can_be_read_if_server_sends_web_pages_for_missing_objects(
+    http_server, cached, release
+):
     write_vintage(Path(http_server.root, "store"), sample(release), release)
     expected = xr.open_groups(f"{http_server.root}/store", engine="nczarr")
     http_server.fallback = PAGE
