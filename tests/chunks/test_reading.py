@@ -67,7 +67,7 @@ def test_reading_many_small_chunks_uses_little_extra_memory(tmp_path, codec, cou
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_small_zstd_chunks_can_be_missing_but_not_damaged(tmp_path, threads):
+def test_damaged_small_zstd_chunk_is_not_treated_as_missing(tmp_path, threads):
     values = np.arange(100 * 8192, dtype="f4").reshape(200, 4096)
     codecs = (CodecSpec("zstd", {"level": 1}),)
     options = {"encode": Zstd(1).encode, "target": tmp_path, "threads": threads}
