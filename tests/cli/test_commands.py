@@ -21,7 +21,7 @@ def run(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "code"), [((), 2), (("--help",), 0), (("-h",), 0), (("help",), 0)], ids=str
 )
-def test_running_without_command_or_with_help_option_lists_commands(arguments, code):
+def test_usage_is_printed_if_command_is_missing_or_help_is_requested(arguments, code):
     done = run(*arguments)
     assert done.returncode == code
     printed = done.stderr if code else done.stdout
@@ -70,7 +70,7 @@ def test_closed_pipe_ends_command_silently():
 @pytest.mark.parametrize(
     ("command", "target", "code"), [("dump", "one", 0), ("info", "nothing", 2)]
 )
-def test_closed_stream_does_not_affect_exit_code_or_other_stream(command, target, code, tmp_path):
+def test_closing_stdout_or_stderr_does_not_change_exit_code(command, target, code, tmp_path):
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("x", [1.0, 2.0])}), tmp_path / "one")
     shell = f"{sys.executable} -m xr_nczarr {command} {tmp_path}/{target} "
     for closed in (">&-", "2>&-"):
