@@ -206,7 +206,7 @@ def test_successive_transposes_are_applied_in_order():
     assert zlib.decompress(data) == deltas.transpose(1, 2, 0).transpose(1, 0, 2).tobytes()
 
 
-def test_scalar_scaled_before_transpose_is_decoded():
+def test_scalar_encoded_by_scaling_and_empty_transpose_is_decoded():
     scale = {"dtype": "<f8", "astype": "<i2", "scale": 10, "offset": 0}
     filters = ("fixedscaleoffset", scale), ("transpose", {"order": []})
     codec = make_codec("<f8", (), *filters, ("bytes", {}))
@@ -617,7 +617,7 @@ def test_codecs_registered_by_installed_packages_are_loaded(monkeypatch):
         make_codec("<i4", (4,), ("broken", {}))
 
 
-def test_filter_of_other_byte_order_is_rejected_in_v3():
+def test_filter_whose_byte_order_differs_from_array_is_rejected_in_v3():
     codecs = (CodecSpec("delta", {"dtype": "<i4"}, "codecs"),)
     node = make_node(">i4", (4,))
     with pytest.raises(UnsupportedError, match="byte order"):
