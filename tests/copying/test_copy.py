@@ -655,9 +655,7 @@ def test_copying_to_path_with_netcdf_extension_writes_netcdf_file(
 
 
 @pytest.mark.parametrize("target", ["two", "file://{}/two.zip#mode=nczarr,zip"])
-def test_copy_with_overwrite_replaces_stores_but_not_other_directories(
-    tmp_path: Path, target: str
-) -> None:
+def test_copy_never_overwrites_directory_that_is_not_a_store(tmp_path: Path, target: str) -> None:
     item, target = str(tmp_path / "one"), target.format(tmp_path)
     target = target if "://" in target else str(tmp_path / target)
     xr_nczarr.to_nczarr(FIELD, item, encoding=ENCODING)
@@ -800,7 +798,7 @@ def test_concurrent_copies_to_same_object_store_target_are_rejected() -> None:
         xr_nczarr.copy(first, target)
 
 
-def test_interrupted_copy_from_plain_http_restarts_with_explanation(
+def test_rerunning_interrupted_copy_from_http_explains_why_it_restarts(
     http_server, tmp_path: Path, capsys
 ) -> None:
     xr_nczarr.to_nczarr(LARGE, f"{http_server.root}/source", encoding=ENCODED)
@@ -913,7 +911,7 @@ def test_copy_keeps_fill_value_attribute_not_representable_in_dtype(
 
 # Copying characters with a numeric fill value raised an AttributeError.
 @pytest.mark.parametrize(("dtype", "fill_value"), [("i4", np.float64(1.5)), ("S1", np.int32(3))])
-def test_copy_keeps_fill_value_attribute_of_other_type(
+def test_copy_keeps_fill_value_attribute_whose_type_differs_from_variable(
     tmp_path: Path, dtype: str, fill_value: Any
 ) -> None:
     source, target = tmp_path / "source.nc", dict[str, bytes]()

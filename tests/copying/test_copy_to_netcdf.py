@@ -196,7 +196,7 @@ def test_arguments_not_applicable_to_netcdf_files_are_rejected(
     assert not list(tmp_path.glob("out*"))
 
 
-def test_only_netcdf_files_are_overwritten_on_request(store: Path, tmp_path: Path) -> None:
+def test_overwriting_file_that_is_not_netcdf_is_rejected(store: Path, tmp_path: Path) -> None:
     text, file = tmp_path / "text.nc", tmp_path / "out.nc"
     text.write_text("something")
     xr_nczarr.copy(store, file)

@@ -115,7 +115,7 @@ def test_variables_in_coordinates_attribute_are_also_copied(
     assert {*copied.variables, *copied["g"].variables} == {"lat", "t", "depth"}
 
 
-def test_copied_group_becomes_root_with_inherited_dimensions(
+def test_dimensions_inherited_by_copied_group_become_root_dimensions(
     source: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     path, options = source
