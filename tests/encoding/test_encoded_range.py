@@ -121,7 +121,7 @@ def test_floats_are_packed_into_same_integers_as_by_xarray():
 
 
 @pytest.mark.parametrize("attributes", [{}, {"_FillValue": -1}])
-def test_missing_times_without_fill_value_are_rejected(attributes):
+def test_missing_times_not_representable_in_encoding_are_rejected(attributes):
     times = xr.Dataset({"v": ("x", np.array(["2000-01-02", "NaT"], "M8[ns]"), attributes)})
     encoding = {"units": "days since 2000-01-01", "dtype": "i4"}
     with pytest.raises(ConflictError, match="NaT"):
@@ -135,7 +135,7 @@ def test_missing_times_without_fill_value_are_rejected(attributes):
 
 
 @pytest.mark.parametrize("dtype", ["<i8", ">i8", "f8"])
-def test_missing_times_in_64_bits_need_no_fill_value(dtype):
+def test_missing_times_stored_in_64_bit_types_need_no_fill_value(dtype):
     times = xr.Dataset({"v": ("x", np.array(["2000-01-02", "NaT"], "M8[ns]"))})
     encoding = {"units": "days since 2000-01-01", "dtype": dtype}
     xr_nczarr.to_nczarr(times, store := {}, dialect="zarr", encoding={"v": encoding})

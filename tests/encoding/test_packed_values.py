@@ -146,7 +146,7 @@ def test_packing_error_explains_how_to_finish_dask_write(path):
     [{"add_offset": 2.0}, {"dtype": "c16", "scale_factor": 2.0}],
     ids=["offset", "complex dtype"],
 )
-def test_only_complex_numbers_without_imaginary_part_are_packed(encoding, lazy):
+def test_complex_numbers_with_imaginary_part_cannot_be_packed(encoding, lazy):
     variable = xr.Variable("x", np.array([3 + 0j, 1 + 1j]))
     numbers = xr.Dataset({"v": variable.chunk() if lazy else variable})
     layout = {"dialect": "zarr", "encoding": {"v": encoding}}
