@@ -247,7 +247,7 @@ def test_interrupted_overwrite_leaves_each_chunk_either_old_or_new():
         np.testing.assert_array_equal(read(objects).a, new.a)
 
 
-def test_changes_by_other_programs_after_interrupted_append_are_kept():
+def test_recovery_from_interrupted_append_keeps_changes_by_other_programs():
     before = {}
     create(RemoteMemoryStore(before), {"consolidated": False})
     cut = states(lambda target: to_nczarr(values(6, 9), target, append_dim="t"), before)
@@ -273,7 +273,7 @@ def test_writing_to_store_with_damaged_journal_raises_metadata_error(journal):
     assert read(store).identical(values(0, 6))
 
 
-def test_target_without_store_is_replaced_only_on_request():
+def test_target_that_is_not_a_store_is_replaced_only_if_overwrite_is_true():
     objects = {"precious": b"1"}
     for mode, error in (("w", RefusedError), ("w-", FileExistsError)):
         with pytest.raises(error, match=r"not (a|belong to a) Zarr store"):
@@ -335,7 +335,7 @@ def test_killed_append_to_object_store_can_be_resumed(s3_server):
 @pytest.mark.parametrize(
     "layout", [*LAYOUTS, {"zarr_format": "3-draft", "dialect": "zarr"}], ids=str
 )
-def test_interrupted_group_replacement_leaves_old_new_or_no_group(layout):
+def test_interrupted_group_replacement_leaves_old_or_new_group_or_nothing(layout):
     before, new = {}, values(0, 9, -1)
     create(RemoteMemoryStore(before), layout)
     to_nczarr(values(0, 6), RemoteMemoryStore(before), group="g", encoding=ENCODING)

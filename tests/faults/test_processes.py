@@ -143,7 +143,7 @@ def test_forked_child_inherits_no_locks_from_other_threads():
     assert in_a_new_interpreter(fork_while_locked) == 0
 
 
-def test_thread_waiting_for_another_does_not_deadlock_limiter(monkeypatch):
+def test_limiter_does_not_deadlock_if_thread_waits_for_another_thread(monkeypatch):
     monkeypatch.setattr(locks, "_MAX_WAIT_SECONDS", 0.05)
     limiter, done = ThreadLimiter(1), []
 

@@ -190,7 +190,7 @@ def test_symlinks_pointing_outside_cached_store_are_rejected(as_mapper, cache, f
 
 
 @pytest.mark.parametrize("url", ["dir://store::file://{}", "simplecache::dir://store::file://{}"])
-def test_store_with_symlinks_is_rejected_in_chained_url(url, folder, tmp_path):
+def test_untrusted_local_store_cannot_be_opened_through_chained_url(url, folder, tmp_path):
     store = put(folder / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     url = url.format(folder)
@@ -201,7 +201,7 @@ def test_store_with_symlinks_is_rejected_in_chained_url(url, folder, tmp_path):
         values(url)
 
 
-def test_store_with_symlinks_is_rejected_in_wrapped_filesystem(folder, tmp_path):
+def test_untrusted_local_store_cannot_be_opened_through_wrapped_filesystem(folder, tmp_path):
     store = put(folder / "store", MEMBERS)
     os.symlink(tmp_path / "secret.bin", store / "v" / "0")
     local = AsyncFileSystemWrapper(fsspec.filesystem("file"), asynchronous=False)
@@ -221,7 +221,7 @@ def test_store_with_symlinks_is_rejected_in_wrapped_filesystem(folder, tmp_path)
     ],
     ids=["simplecache", "dir"],
 )
-def test_store_with_symlinks_is_rejected_if_options_select_filesystem(
+def test_untrusted_local_store_cannot_be_opened_with_target_protocol_option(
     url, options, folder, tmp_path
 ):
     store = put(folder / "store", MEMBERS)
@@ -290,7 +290,7 @@ def test_node_and_depth_limits_apply_to_consolidated_metadata(paths, option, for
             open_one(store, engine="nczarr", limits={"max_nodes": 10})
 
 
-def test_node_limit_counts_only_consolidated_nodes_in_opened_group():
+def test_nodes_outside_opened_group_do_not_count_toward_node_limit():
     members = {f"g/{name}/.zgroup": {"zarr_format": 2} for name in "abc"}
     members |= {f"h/{number}/.zgroup": {"zarr_format": 2} for number in range(9)}
     document = {"zarr_consolidated_format": 1, "metadata": members}
@@ -403,7 +403,7 @@ def test_number_of_objects_in_chunk_is_limited_before_decoding(codec, tmp_path):
 @pytest.mark.parametrize(
     ("document", "inside"), [("/refs.json", "/a.nc"), ("data:x.json", None), ("", None)]
 )
-def test_reference_set_without_folder_cannot_reference_other_locations(document, inside):
+def test_untrusted_reference_set_without_parent_folder_cannot_reference_urls(document, inside):
     """The name of the set has no folder. An empty prefix would allow references to every URL."""
     trust = ReferenceTrust().for_untrusted(document)
     for url in ("s3://bucket/a.nc", "https://example.org/a.nc", "memory://a"):
