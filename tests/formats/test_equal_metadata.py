@@ -71,7 +71,7 @@ def opened(version, arrays, consolidated):
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_array_is_parsed_identically_after_similar_array(version, consolidated):
+def test_parsing_similar_arrays_together_yields_same_nodes_as_separately(version, consolidated):
     arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
     dataset = opened(version, arrays, consolidated)
     for path, node in dataset.items():

@@ -124,7 +124,7 @@ def test_arrays_in_nested_directories_are_parsed():
 
 
 @pytest.mark.parametrize("meta", [{}, [], {"zarr_format": 2}, BLOSC | {"zarr_format": "1"}])
-def test_metadata_of_other_versions_is_not_recognized_as_v1(meta):
+def test_metadata_without_zarr_format_1_is_not_recognized_as_v1(meta):
     assert not v1.recognizes(documents(meta))
     assert not v1.recognizes({})
     assert isinstance(v1.parse_node("/", documents(meta)), BrokenNode)

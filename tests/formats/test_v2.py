@@ -87,7 +87,7 @@ def test_blosc_parameters_stored_as_strings_by_netcdf_c_become_integers():
     assert parsed(compressor=document).codecs[0].configuration == configuration
 
 
-def test_string_parameters_of_other_codecs_are_kept():
+def test_numeric_string_parameter_of_custom_codec_is_not_converted():
     document = {"id": "custom", "name": "4"}
     assert parsed(filters=[document]).codecs[0].configuration == {"name": "4"}
 
@@ -540,7 +540,7 @@ def test_rendered_array_matches_netcdf_c_except_for_separator():
     )
 
 
-def test_data_type_names_of_other_versions_are_converted_to_v2():
+def test_v3_data_type_names_are_converted_to_v2():
     node = parsed(dtype="<f4")
     members = {name: getattr(node, name) for name in ArrayNode.__slots__}
     rendered = v2.render_node(ArrayNode(**(members | {"type_name": "float32"})))
