@@ -147,7 +147,9 @@ def test_third_consolidated_store_in_folder_needs_few_requests(similar, version)
 
 
 @pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
-def test_third_store_needs_few_requests_if_missing_objects_are_forbidden(similar, forbidden):
+def test_third_store_needs_few_requests_whether_missing_objects_return_403_or_404(
+    similar, forbidden
+):
     if forbidden:
         refuse_absent(similar)
     with at_most(similar, 5, 2):
@@ -166,14 +168,14 @@ def test_opening_first_unconsolidated_store_in_folder_takes_extra_round_trip(
         xr.testing.assert_identical(groups.load(), tree())
 
 
-def test_v3_metadata_takes_precedence_after_opening_v2_stores(similar):
+def test_v3_metadata_is_preferred_even_if_neighboring_stores_are_v2(similar):
     objects = similar.objects()
     single = objects["f/v3-single/zarr.json"]
     similar.put("f/v2-consolidated/zarr.json", single)
     assert opened(similar, "f/v2-consolidated").encoding["zarr_format"] == "3"
 
 
-def test_error_for_missing_store_is_independent_of_opened_stores(similar):
+def test_error_for_missing_store_does_not_depend_on_previously_opened_stores(similar):
     with pytest.raises(NotFoundError) as unexpected:
         opened(similar, "g/missing")
     with pytest.raises(NotFoundError) as expected:
@@ -181,7 +183,7 @@ def test_error_for_missing_store_is_independent_of_opened_stores(similar):
     assert str(expected.value) == str(unexpected.value).replace("g/missing", "f/missing")
 
 
-def test_access_denied_error_is_independent_of_opened_stores(similar):
+def test_access_denied_error_does_not_depend_on_previously_opened_stores(similar):
     similar.fail = lambda request: 403
     with pytest.raises(AccessDeniedError, match="for every metadata document in the root group"):
         opened(similar, "f/private")
@@ -198,7 +200,9 @@ def refuse_absent(server: S3Server) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"consolidated": True}], ids=["default", "consolidated"])
 @pytest.mark.parametrize("name", ["v2-consolidated", "v3-consolidated"])
-def test_consolidated_store_opens_if_missing_objects_are_forbidden(s3_server, trees, name, options):
+def test_consolidated_store_can_be_opened_if_server_returns_403_for_missing_objects(
+    s3_server, trees, name, options
+):
     s3_server.restore(trees)
     refuse_absent(s3_server)
     with at_most(s3_server, 8, 2):
@@ -206,7 +210,9 @@ def test_consolidated_store_opens_if_missing_objects_are_forbidden(s3_server, tr
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
-def test_store_opens_with_zarr_format_if_missing_objects_are_forbidden(s3_server, trees):
+def test_passing_zarr_format_opens_store_if_server_returns_403_for_missing_objects(
+    s3_server, trees
+):
     xr_nczarr.to_nczarr(
         tree()["g1"].to_dataset(),
         f"{s3_server.url}/single",
