@@ -319,7 +319,7 @@ def test_all_readers_read_same_hierarchy_of_groups_and_dimensions(path, dialect)
     np.testing.assert_array_equal(zarr_group["g/h/below"][:], np.ones((2, 3)))
 
 
-def test_all_readers_decode_store_identically_after_append(path):
+def test_all_readers_decode_appended_store_identically(path):
     to_nczarr(climate(3), path, unlimited_dims="time", encoding=CLIMATE_ENCODING)
     whole = climate(9)
     later = whole.isel(time=slice(3, None)).assign(scalar=1.5)

@@ -455,7 +455,7 @@ def converted_for_gdal(path, target):
 @pytest.mark.parametrize(
     "codecs", [{}, {"endian": "big"}, {"compressor": {"id": "gzip", "level": 1}}], ids=str
 )
-def test_gdal_reads_v3_draft_store_after_its_metadata_is_converted(path, tmp_path, codecs):
+def test_gdal_reads_v3_draft_store_with_metadata_converted_for_gdal(path, tmp_path, codecs):
     counts = np.arange(35).reshape(5, 7)
     names = [name for name in NUMBERS if name not in ("i1", "i8", "u8")]  # unknown to GDAL 3.6
     root = xr.Dataset({name: (("y", "x"), counts.astype(name)) for name in names})
@@ -732,7 +732,7 @@ def test_error_for_unknown_required_extension_includes_its_name(path, extension)
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_json_attributes_survive_change_of_other_attributes(path, version):
+def test_json_attributes_survive_changes_to_other_attributes(path, version):
     attributes = {"json": {"a": [1]}, "nothing": None, "true": True, "n": 5}
     group = zarr.create_group(path, zarr_format=version, attributes=attributes)
     group.create_array("v", shape=(4,), chunks=(2,), dtype="i4", dimension_names=None)

@@ -93,7 +93,7 @@ def assert_same(result, expected):
     + [(dtype, (4, 4)) for dtype in ZARR_TYPES if dtype != "V4" and isinstance(dtype, str)],
     ids=str,
 )
-def test_values_of_every_type_written_by_zarr_python_are_read(dtype, shards, tmp_path):
+def test_values_of_every_type_from_zarr_python_are_read(dtype, shards, tmp_path):
     dtype = dtype if isinstance(dtype, str) else np.dtype(dtype)
     array = zarr.create_array(tmp_path, shape=(5, 4), chunks=(2, 2), shards=shards, dtype=dtype)
     options = {"string": "O", "bytes": "O"}.get(str(dtype), dtype)
@@ -142,7 +142,7 @@ def test_tensorstore_arrays_are_read(codecs, tmp_path):
     assert_same(read_all(opened(tmp_path)), values)
 
 
-def test_error_for_codecs_after_nested_sharding_includes_store_and_variable(tmp_path):
+def test_error_for_codec_applied_to_nested_shards_includes_store_and_variable(tmp_path):
     inner = sharded([1], [LITTLE])
     codecs = [sharded([2], [inner, {"name": "gzip", "configuration": {"level": 1}}])]
     grid = {"name": "regular", "configuration": {"chunk_shape": [4]}}
@@ -210,7 +210,7 @@ def node_of(dtype, layout):
 @pytest.mark.parametrize(
     "read", [lambda directory: zarr.open_array(directory)[:], by_zarrs, by_tensorstore]
 )
-def test_other_readers_read_arrays_written_by_xr_nczarr(dtype, layout, read, tmp_path):
+def test_zarr_libraries_read_arrays_written_by_xr_nczarr(dtype, layout, read, tmp_path):
     node = node_of(dtype, layout)
     values = values_of(dtype, node.shape)
     values[4:, 6:] = node.fill_value
@@ -242,7 +242,7 @@ def test_zarr_python_reads_extension_types_written_by_xr_nczarr(dtype, codec, tm
     assert_same(read_all(opened(tmp_path)), values)
 
 
-def test_other_readers_read_scalars_written_by_xr_nczarr(tmp_path):
+def test_zarr_libraries_read_scalars_written_by_xr_nczarr(tmp_path):
     node = replace(node_of("<f8", "plain"), shape=(), chunk_shape=())
     written(tmp_path, node, np.float64(2.5))
     assert (tmp_path / "c").is_file()
@@ -259,7 +259,7 @@ def test_other_readers_read_scalars_written_by_xr_nczarr(tmp_path):
         ("end", by_tensorstore),
     ],
 )
-def test_other_readers_read_checksum_at_start_or_end_of_chunk(location, read, tmp_path):
+def test_zarr_libraries_read_checksum_at_start_or_end_of_chunk(location, read, tmp_path):
     dataset = xr.Dataset({"v": ("x", np.arange(4.0))})
     encoding = {"v": {"codecs": [{"id": "crc32c", "location": location}]}}
     xr_nczarr.to_nczarr(dataset, tmp_path / "s", encoding=encoding, zarr_format=3)

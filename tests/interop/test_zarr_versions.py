@@ -286,7 +286,7 @@ def test_replacing_group_of_v3_draft_store_removes_old_contents(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["zarr_python_2_18.json", "gdal_3_6.json"])
-def test_v3_draft_stores_of_other_libraries_are_read_only(name, tmp_path):
+def test_v3_draft_stores_of_other_libraries_cannot_be_modified(name, tmp_path):
     store, _ = recorded_store(name)
     path = put(tmp_path, store)
     with pytest.raises(UnsupportedError, match="are read-only") as caught:
