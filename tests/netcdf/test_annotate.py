@@ -296,7 +296,7 @@ def test_error_for_unstorable_attribute_includes_attribute_name():
     assert (caught.value.place, caught.value.variable) == ("attribute when", "/")
 
 
-def test_unknown_metadata_members_are_kept_and_stale_annotations_are_removed():
+def test_removing_stale_annotations_keeps_unknown_metadata_members():
     node = group(members={"kept": 1, "_NCZARR_GROUP": {}}, attributes={"_ARRAY_DIMENSIONS": ["x"]})
     root = interpret(hierarchy(node))
     assert annotated(root, dialect="zarr").nodes["/"] == group(members={"kept": 1})

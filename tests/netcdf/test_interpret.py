@@ -392,7 +392,7 @@ def test_listed_but_missing_array_becomes_broken_variable():
     assert "/v" in dataset.reports[0]
 
 
-def test_group_that_is_listed_but_missing_is_unreadable():
+def test_listed_but_missing_group_is_unreadable():
     dataset = interpret(hierarchy(root(groups=["g"])))
     assert isinstance(dataset.groups["g"].error, NotFoundError)
     assert dataset.groups["g"].is_unreadable
