@@ -386,7 +386,7 @@ OPTIONS = st.sampled_from([{}, {"decode_cf": False}])
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(stores_of_zarr_python(), OPTIONS)
-def test_zarr_python_stores_open_as_with_engine_zarr(store, options):
+def test_nczarr_and_zarr_engines_read_zarr_python_stores_identically(store, options):
     theirs, ours = opened(store, **options)
     if theirs is not None:
         assert ours is not None
@@ -396,7 +396,7 @@ def test_zarr_python_stores_open_as_with_engine_zarr(store, options):
 @pytest.mark.filterwarnings("ignore")
 @LAW
 @given(stores_of_to_zarr(), OPTIONS)
-def test_xarray_stores_open_as_with_engine_zarr(store, options):
+def test_nczarr_and_zarr_engines_read_xarray_stores_identically(store, options):
     if store is None:
         return
     theirs, ours = opened(store, **options)

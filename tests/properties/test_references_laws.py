@@ -186,7 +186,7 @@ def test_rendered_reference_sets_round_trip(entries, rank, rows, generators):
 
 @settings(deadline=None)
 @given(st.dictionaries(keys, references, max_size=30))
-def test_every_key_is_listed_and_every_chunk_resolved(entries):
+def test_parsed_sets_list_every_key_and_resolve_every_chunk(entries):
     parsed = parse_references(
         render_references(collect_references(entries.items()), generators=True)
     )
