@@ -90,7 +90,7 @@ class TestTargets:
     """Targets that open as a reference set."""
 
     @pytest.mark.parametrize("form", ["v0", "v1", "as text"])
-    def test_dictionary_opens_as_reference_set(self, data, form):
+    def test_dictionary_can_be_opened_as_reference_set(self, data, form):
         document = version0(str(data))
         if form != "v0":
             document = {"version": 1, "refs": document}
@@ -110,7 +110,9 @@ class TestTargets:
     @pytest.mark.parametrize(
         "spelling", ["{}", "file://{}", "reference::{}", "{}#mode=zarr", "reference://::{}"]
     )
-    def test_reference_set_opens_from_local_file(self, tmp_path, data, name, pack, spelling):
+    def test_reference_set_can_be_opened_from_local_file(
+        self, tmp_path, data, name, pack, spelling
+    ):
         path = tmp_path / name
         path.write_bytes(pack(json.dumps(version0("data.bin")).encode()))
         assert read(spelling.format(path)) == VALUES.tolist()
@@ -122,7 +124,7 @@ class TestTargets:
         path = put(tmp_path / "sets", "refs.json", version0(f"../{data.name}"))
         assert read(path) == read(f"file://{path}") == VALUES.tolist()
 
-    def test_reference_set_opens_from_http_url(self, served):
+    def test_reference_set_can_be_opened_from_http_url(self, served):
         put(served.root, "refs.json", version0("data.bin"))
         assert read(f"{served.url}/refs.json") == VALUES.tolist()
         assert read(f"reference::{served.url}/refs.json?a=b") == VALUES.tolist()
@@ -130,7 +132,7 @@ class TestTargets:
         assert read("reference://", fo=fo) == VALUES.tolist()
         assert read("reference://", fo=fo, remote_protocol="http") == VALUES.tolist()
 
-    def test_reference_set_opens_from_s3_bucket(self, s3_server, tmp_path, data):
+    def test_reference_set_can_be_opened_from_s3_bucket(self, s3_server, tmp_path, data):
         put(tmp_path, "refs.json", version0("data.bin"))
         url = s3_server.upload(tmp_path, "sets")
         assert read(f"{url}/refs.json", **s3_server.storage_options) == VALUES.tolist()
@@ -149,7 +151,7 @@ class TestTargets:
             assert read(plain, remote_protocol="memory") == VALUES.tolist()
         filesystem.store.clear()
 
-    def test_mapping_of_strings_opens_as_reference_set(self):
+    def test_mapping_of_strings_is_opened_as_reference_set(self):
         assert isinstance(open_store({".zgroup": b"{}"}), MemoryStore)
         assert isinstance(open_store({".zgroup": "{}"}), ReferenceStore)
 
@@ -569,7 +571,7 @@ class TestOptions:
     def secrets(self, server, path):
         return [request.headers.get("Authorization") for request in server.requests_for(path)]
 
-    def test_options_without_prefix_apply_only_to_reference_set_location(self, served):
+    def test_unprefixed_options_apply_only_to_server_of_reference_set(self, served):
         with HttpServer(served.root) as other:
             document = version0("data.bin", **{"t/2": [f"{other.url}/data.bin", 37, 16]})
             put(served.root, "refs.json", document)
@@ -640,7 +642,7 @@ class TestOptions:
         assert read(url, http=self.HEADERS) == VALUES.tolist()
         assert set(self.secrets(served, "*")) == {"secret"}
 
-    def test_unprefixed_storage_options_are_rejected_for_reference_set_in_memory(self, data):
+    def test_unprefixed_storage_options_are_rejected_for_in_memory_reference_set(self, data):
         with pytest.raises(UnsupportedError, match="remote_options"):
             read(version0(str(data)), anon=True)
 

@@ -115,7 +115,7 @@ def test_references_written_with_one_library_are_read_with_another(
     assert references.names("g/x/") == ([".zarray"], [])
 
 
-def test_lookup_reads_only_needed_record_file_once(tmp_path):
+def test_repeated_lookup_reads_needed_record_file_once(tmp_path):
     write(tmp_path, "pyarrow")
     references, folder = open_folder(tmp_path)
     for _ in range(2):
@@ -188,7 +188,7 @@ def test_invalid_chunk_grid_raises_reference_set_error(shape, chunks):
 
 
 @pytest.mark.parametrize("other", ["{", array([4], [0]), array([0, 3], [0, 3])])
-def test_broken_or_empty_array_does_not_affect_others(tmp_path, other):
+def test_broken_or_empty_array_does_not_affect_other_arrays(tmp_path, other):
     write(tmp_path, "pyarrow")
     document = json.loads((tmp_path / ".zmetadata").read_text())
     document["metadata"]["a/.zarray"] = other
@@ -215,7 +215,7 @@ def sparse_set(path, chunks, record_size):
     (path / ".zmetadata").write_text(json.dumps({**document, "record_size": record_size}))
 
 
-def test_missing_record_file_is_requested_only_once(tmp_path):
+def test_missing_record_files_are_requested_once(tmp_path):
     sparse_set(tmp_path, 10**9, 10**6)
     references, folder = open_folder(tmp_path)
     chunks = {key: value for key, value in references.items() if key != "t/.zarray"}

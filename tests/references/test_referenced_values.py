@@ -72,7 +72,7 @@ def generated(**members):
 
 
 # Regression D35
-def test_reference_set_with_only_generators_is_read(tmp_path):
+def test_reference_set_defined_entirely_by_generators_is_read(tmp_path):
     (tmp_path / "a.bin").write_bytes(VALUES.tobytes())
     assert read(generated(url=str(tmp_path / "a.bin"))) == VALUES.tolist()
 

@@ -305,7 +305,7 @@ DIMENSIONS = {"i": {"start": 10, "stop": 19, "step": 3}, "j": [7, 0, 2]}
         "{{ 'v' }}/{{ 5 }}.{{ i ~ '.' ~ j }}",
     ],
 )
-def test_generators_whose_chunk_indices_are_linear_are_not_expanded(key):
+def test_generators_with_linear_chunk_indices_are_not_expanded(key):
     document = version1(gen=[generator(key=key, offset="{{9 * i + j}}", dimensions=DIMENSIONS)])
     references = parse_references(document, limits=Limits(max_references=0))
     assert references.entries == {}

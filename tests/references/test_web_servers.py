@@ -177,7 +177,7 @@ def test_redirects_to_private_addresses_are_rejected(served, public_names):
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 304, 307])
-def test_redirects_without_location_raise_error(served, status):
+def test_redirects_without_location_header_raise_error(served, status):
     served.fault("status", path="/data.bin", status=status, times=None)
     for target in (
         document(f"{served.url}/data.bin"),

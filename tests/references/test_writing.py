@@ -548,7 +548,7 @@ def test_references_to_files_with_undecodable_names_are_written_as_json(tmp_path
         write(source, tmp_path / "set.parq")
 
 
-def test_huge_sparse_array_can_be_referenced_only_in_json(tmp_path):
+def test_references_to_huge_sparse_array_cannot_be_written_to_parquet(tmp_path):
     array = array_document((10**12, 10**6), chunks=[1, 2])
     source = {".zgroup": '{"zarr_format": 2}', "a/.zarray": json.dumps(array)}
     source |= {"a/.zattrs": '{"_ARRAY_DIMENSIONS": ["y", "x"]}', "a/7.3": "x" * 8}
@@ -588,7 +588,7 @@ def test_file_extension_of_reference_document_determines_its_compression(tmp_pat
     ],
     ids=["geojson", "package", "logging", "templates", "group", "consolidated"],
 )
-def test_other_json_documents_are_not_replaced(tmp_path, document):
+def test_json_document_that_is_not_reference_set_is_not_replaced(tmp_path, document):
     regular(tmp_path / "store")
     text = json.dumps(document).encode()
     for name, content in {
@@ -622,7 +622,7 @@ def test_compressed_file_that_exceeds_size_limit_is_not_replaced(tmp_path, monke
     ],
     ids=["empty", "version 0", "zarr 3", "version 1"],
 )
-def test_reference_document_written_by_another_program_is_replaced(tmp_path, document):
+def test_reference_document_written_by_another_program_can_be_replaced(tmp_path, document):
     dataset = regular(tmp_path / "store")
     (tmp_path / "set.json").write_text(json.dumps(document))
     write(tmp_path / "store", tmp_path / "set.json")
@@ -631,7 +631,7 @@ def test_reference_document_written_by_another_program_is_replaced(tmp_path, doc
 
 
 @pytest.mark.parametrize("place", ["local", "s3"])
-def test_files_of_other_formats_are_not_replaced(tmp_path, s3_server, place):
+def test_file_is_replaced_only_if_it_is_empty_or_reference_document(tmp_path, s3_server, place):
     regular(tmp_path / "store")
     target, options = str(tmp_path / "mine"), None
     if place == "s3":
