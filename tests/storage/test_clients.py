@@ -288,7 +288,7 @@ def test_client_choice_is_logged_with_reason(
     ]
 
 
-def test_fsspec_is_used_after_obstore_rejects_response(http_server: HttpServer) -> None:
+def test_store_switches_to_fsspec_if_obstore_rejects_response(http_server: HttpServer) -> None:
     Path(http_server.root, "x").write_bytes(bytes(range(100)))
     store = open_store(http_server.url, must_exist=False)
     http_server.fault("ignore-range", path="*/x", times=None)
@@ -511,7 +511,7 @@ def test_object_is_created_even_if_server_lacks_conditional_writes(
     assert s3_server.objects() == {"s/x": b"1"}
 
 
-def test_bounded_store_keeps_its_client(
+def test_limiting_object_size_does_not_recreate_client(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**s3_server.storage_options, "client": "obstore"}
@@ -523,7 +523,7 @@ def test_bounded_store_keeps_its_client(
     assert [bytes(data or b"") for data in bounded.fetch(["x"])] == [b"123"]
 
 
-def test_unpickled_store_raises_environment_error_only_when_used(
+def test_environment_variables_are_checked_when_unpickled_store_is_first_used(
     s3_server: S3Server, environment: pytest.MonkeyPatch
 ) -> None:
     store = open_store(s3_server.url, storage_options={**s3_server.storage_options, **OBSTORE})

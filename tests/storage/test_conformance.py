@@ -200,7 +200,7 @@ def test_changing_buffer_after_put_does_not_change_object(writable: Store) -> No
     assert as_bytes(writable.fetch(["a/0.0"])) == [b"stored"]
 
 
-def test_unpickled_store_lists_and_reads_objects_written_later(writable: Store) -> None:
+def test_unpickled_store_finds_objects_written_after_pickling(writable: Store) -> None:
     reader = writable if isinstance(writable, MemoryStore) else pickle.loads(pickle.dumps(writable))
     assert reader.list_names("a/").objects == [".zarray", "0.0", "0.1"]
     writable.put([("a/7", b"new")])
@@ -269,7 +269,7 @@ def test_stores_wrapping_same_mapping_share_locks() -> None:
     assert taken == ["first", "second"]
 
 
-def test_lock_blocks_only_its_key() -> None:
+def test_lock_on_one_key_does_not_block_other_keys() -> None:
     store = MemoryStore({})
 
     def take(key: str) -> str:

@@ -543,7 +543,7 @@ def test_lock_excludes_other_processes(store: LocalStore) -> None:
     assert hidden_files(store.root) == []
 
 
-def test_locks_exclude_other_threads_without_file_locks(
+def test_locks_exclude_other_threads_if_file_locks_are_unavailable(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "_fcntl", None)

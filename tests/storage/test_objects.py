@@ -127,7 +127,9 @@ def test_local_stores_of_other_packages_are_recognized(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.sep != "/", reason="needs a single root directory")
 @pytest.mark.parametrize("prefix", [None, "/"])
-def test_path_in_obstore_root_opens_as_local_store(prefix: str | None, tmp_path: Path) -> None:
+def test_path_in_obstore_local_store_is_opened_as_local_store(
+    prefix: str | None, tmp_path: Path
+) -> None:
     root = ObjectStore(obstore.store.LocalStore(prefix))
     store = resolve(StorePath(root, str(tmp_path).strip("/")), must_exist=False).store
     assert (type(store).__name__, store.name) == ("LocalStore", str(tmp_path))
@@ -209,7 +211,7 @@ def test_reading_ranges_from_zarr_python_stores_uses_limited_memory(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["zarr", "obstore"])
-def test_size_limit_applies_to_objects_of_store_objects(kind: str) -> None:
+def test_size_limit_applies_to_zarr_python_and_obstore_stores(kind: str) -> None:
     limits = xr_nczarr.Limits(max_chunk_bytes=7, max_consolidated_bytes=7)
     target = MemoryStore() if kind == "zarr" else obstore.store.MemoryStore()
     open_store(parse_target(target)).put([("a", b"12345678")])
@@ -310,7 +312,7 @@ def error_of_reading(pickled: bytes) -> str:
     return ""
 
 
-def test_consolidated_option_is_ignored_by_stores_without_support() -> None:
+def test_consolidated_option_is_ignored_if_store_does_not_support_it() -> None:
     class UnconsolidatedStore(WrapperStore[MemoryStore]):
         @property
         def supports_consolidated_metadata(self) -> bool:

@@ -123,7 +123,7 @@ def test_opening_reference_set_sends_few_requests(place, tmp_path, name, request
     xr.testing.assert_identical(opened, sample().pipe(xr.decode_cf))
 
 
-def test_unreadable_coordinate_does_not_affect_others(place, tmp_path):
+def test_unreadable_coordinate_does_not_affect_other_variables(place, tmp_path):
     objects = references(tmp_path / "store", place.url)
     document = json.loads(objects["set.json"])
     document["refs"]["x/0"] = [f"{place.url}/nothing.nc", 0, 800]
@@ -270,7 +270,7 @@ def test_repeatedly_replaced_shard_raises_storage_error(tagged_place, tmp_path):
 # Caches -------------------------------------------------------------------------------------------
 
 
-def test_cached_store_opens_if_missing_objects_are_forbidden(s3_server, tmp_path):
+def test_cached_store_can_be_opened_if_server_returns_403_for_missing_objects(s3_server, tmp_path):
     s3_server.restore(
         {f"store/{key}": data for key, data in write_sample(tmp_path / "store").items()}
     )

@@ -174,7 +174,7 @@ def test_opening_store_detects_its_kind(tmp_path: Path) -> None:
     assert isinstance(open_store("s3://b/k", must_exist=False), RemoteStore)
 
 
-def test_local_mapper_opens_as_local_store(tmp_path: Path) -> None:
+def test_local_mapper_is_opened_as_local_store(tmp_path: Path) -> None:
     """fsspec overwrites files in place, so a killed write would leave a partial file."""
     for mapper in (
         fsspec.get_mapper(f"{tmp_path}/one#two"),
@@ -238,7 +238,9 @@ def test_storage_options_take_precedence_over_url(s3_server: S3Server) -> None:
 
 @pytest.mark.parametrize("first", ["filecache", "filecache://", "blockcache"])
 @pytest.mark.parametrize("second", ["filecache", "simplecache://"])
-def test_fsspec_cache_before_another_cache_is_rejected(first: str, second: str) -> None:
+def test_file_or_block_cache_cannot_precede_another_cache_in_chained_url(
+    first: str, second: str
+) -> None:
     with pytest.raises(UnsupportedError, match=r"cannot precede another cache.*Leave out one"):
         open_store(f"{first}::{second}::https://h/x")
     open_store(f"simplecache::{second}::https://h/x")

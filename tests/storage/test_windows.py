@@ -257,7 +257,7 @@ def _empty_directory() -> None:
     assert os.listdir("C:/data/store") == ["b"]
 
 
-def test_store_is_created_only_in_empty_directory(tmp_path: Path) -> None:
+def test_store_cannot_be_created_in_nonempty_directory(tmp_path: Path) -> None:
     on_windows(tmp_path / "c", _empty_directory)
 
 
@@ -394,7 +394,7 @@ def _case_variants() -> None:
     assert sorted(os.listdir(r"C:\data")) == ["old", "old.zip", "refs.json"]
 
 
-def test_names_differing_only_in_case_are_rejected(
+def test_names_that_differ_only_in_case_are_rejected(
     tmp_path: Path,
 ) -> None:
     on_windows(tmp_path / "c", _case_variants)
@@ -421,7 +421,9 @@ def _replaced(path: str) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "zarr"])
-def test_variables_differing_only_in_case_cannot_be_opened(tmp_path: Path, dialect: str) -> None:
+def test_variables_whose_names_differ_only_in_case_cannot_be_opened(
+    tmp_path: Path, dialect: str
+) -> None:
     from xr_nczarr import to_nczarr
 
     data = xr.Dataset({"a": ("x", [1]), "A": ("x", [2]), "b": ("x", [3])})
@@ -441,7 +443,7 @@ def _zip_with_case_variants(path: str) -> None:
     xr.testing.assert_identical(opened(r"C:\work\x.zip"), both)
 
 
-def test_zip_file_with_names_differing_only_in_case_opens(
+def test_zip_file_with_names_that_differ_only_in_case_can_be_read(
     tmp_path: Path,
 ) -> None:
     from xr_nczarr import to_nczarr

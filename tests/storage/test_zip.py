@@ -423,7 +423,7 @@ def test_zip_file_replaced_while_open_raises_storage_error(tmp_path: Path) -> No
             action()
 
 
-def test_listing_one_level_skips_other_levels() -> None:
+def test_listing_one_level_does_not_scan_deeper_levels() -> None:
     class Counted(list[str]):
         looked_at = 0
 
