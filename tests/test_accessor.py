@@ -97,7 +97,7 @@ def test_error_for_dataset_without_known_store_suggests_fix(store):
             other.nczarr.info()
 
 
-def test_accessor_hides_secrets_and_keeps_dask_tokens_stable(store):
+def test_opened_dataset_hides_secrets_and_has_stable_dask_token(store):
     MemoryFileSystem().pipe({f"/opened/{key}": data for key, data in store.items()})
     url = "memory://opened"
     options = {"storage_options": {"password": "secret"}}

@@ -85,7 +85,7 @@ def test_retries_are_logged(store, caplog):
     assert "memory:///faltering: .zmetadata: transient failure (TimeoutError)" in caplog.messages
 
 
-def test_subgroup_can_be_opened_without_definitions_in_parent(nested):
+def test_opened_subgroup_infers_dimensions_of_unopened_parent(nested):
     for name, count in (("t2m", 1), ("diag", 1), ("diag/inner", 1)):
         overview = repr(xr_nczarr.info(nested / name))
         assert "unreadable" not in overview
