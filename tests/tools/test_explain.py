@@ -328,13 +328,13 @@ def test_explain_counts_chunks_above_limit_without_enumerating_them(step):
     "selection",
     [slice(None), slice(3, 3), slice(7, None, 5), slice(90, 10, -11), np.array([5, 99, 6, -1]), 4],
 )
-def test_touched_chunks_are_counted_as_in_plan(selection):
+def test_predicted_number_of_chunks_equals_number_in_plan(selection):
     for chunk in (1, 3, 10, 200):
         plan = plan_selection([100], [chunk], [selection])
         assert count_touched([100], [chunk], [selection]) == plan.count
 
 
-def test_explain_counts_missing_chunks_of_arrays_of_raw_bytes():
+def test_explain_counts_missing_chunks_of_raw_bytes_arrays():
     document = array_document(shape=[2], chunks=[1], dtype="|V4", fill_value=None)
     store = {".zgroup": b'{"zarr_format": 2}', "v/.zarray": json.dumps(document).encode()}
     (reading,) = xr_nczarr.explain(store).readings

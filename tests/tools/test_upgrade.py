@@ -49,7 +49,7 @@ def numbers(release: str) -> Group:
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
 @pytest.mark.parametrize("release", VINTAGES)
-def test_upgraded_stores_keep_data_and_open_in_netcdf_c(
+def test_netcdf_c_reads_same_values_from_upgraded_stores(
     tmp_path: Path, release: str, dialect: str
 ) -> None:
     content = sample(release)
@@ -275,7 +275,7 @@ def test_consolidate_rejects_stores_from_netcdf_c_4_8_0(tmp_path: Path) -> None:
         xr_nczarr.consolidate(store)
 
 
-def test_commands_upgrade_consolidate_and_reference_store(tmp_path: Path, capsys) -> None:
+def test_commands_can_upgrade_consolidate_and_create_references(tmp_path: Path, capsys) -> None:
     store = write_vintage(tmp_path / "store", numbers("4.9.0"), "4.9.0")
     assert main(["upgrade", str(store), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["before"] == "nczarr-4.8.1"

@@ -319,7 +319,7 @@ def test_chunks_of_unlistable_store_are_counted_concurrently(
     assert {item.method for item in http_server.requests_for("*/a/0.0")} == {"HEAD"}
 
 
-def test_too_many_chunks_are_not_looked_up_individually(
+def test_more_than_10000_chunks_are_not_looked_up_individually(
     http_server: HttpServer,
 ) -> None:
     group = zarr.open_group(Path(http_server.root, "s"), mode="w", zarr_format=2)
@@ -670,7 +670,7 @@ def read_right(program: str, store: Path) -> bool:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_programs_called_incompatible_cannot_read_store(tmp_path: Path, claim: str) -> None:
+def test_programs_reported_as_incompatible_cannot_read_store(tmp_path: Path, claim: str) -> None:
     program, words, documents = CLAIMS[claim]
     store = put(tmp_path / "store", documents)
     if not documents:
@@ -720,7 +720,7 @@ def test_verify_reports_names_that_prevent_netcdf_c_from_opening_store(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
-def test_programs_not_called_incompatible_can_read_store(tmp_path: Path, program: str) -> None:
+def test_programs_not_reported_as_incompatible_can_read_store(tmp_path: Path, program: str) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))
     (finding,) = xr_nczarr.verify(store, readers=True).findings
     assert str(finding) == "note: /: readers must support Zarr version 2"
