@@ -77,7 +77,9 @@ def test_append_waits_for_replacement_of_whole_store(tmp_path, first):
     ],
     ids=["append", "region", "part of a region", "overwrite"],
 )
-def test_delayed_write_can_be_computed_after_append(tmp_path, late, options, expected, layout):
+def test_delayed_write_can_be_computed_after_intervening_append(
+    tmp_path, late, options, expected, layout
+):
     """The delayed write knows only the length that the array had when the write started."""
     path, encoding = tmp_path / "store", {"v": {"chunks": (8,), **layout}}
     to_nczarr(steps(0), path, encoding=encoding, zarr_format=3 if layout else 2)
@@ -106,7 +108,7 @@ def test_chunks_of_fill_values_are_stored_only_on_request(tmp_path, empty):
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "w"}, {"append_dim": "t"}], ids=str)
-def test_dask_blocks_are_not_written_after_failure(tmp_path, options):
+def test_failed_write_does_not_write_remaining_dask_blocks(tmp_path, options):
     """dask's threads continue after a failure. They could overwrite the values of a later write."""
     path, begun, reported = tmp_path / "store", Event(), Event()
     if options:

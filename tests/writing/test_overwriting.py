@@ -140,7 +140,7 @@ def test_group_below_missing_group_can_be_read_but_not_replaced(tmp_path, zarr_f
 # Modes --------------------------------------------------------------------------------------
 
 
-def test_mode_w_does_not_remove_other_directories(path):
+def test_mode_w_does_not_replace_directory_that_is_not_a_store(path):
     os.makedirs(path)
     with open(f"{path}/precious", "w") as file:
         file.write("text")
@@ -171,7 +171,7 @@ def test_mode_w_on_group_keeps_other_groups(path):
     xr.testing.assert_identical(read(path), root)
 
 
-def test_mode_r_plus_requires_existing_store_and_leaves_metadata_unchanged(path):
+def test_mode_r_plus_changes_values_but_not_metadata(path):
     with pytest.raises(NotFoundError):
         to_nczarr(example(), path, mode="r+")
     to_nczarr(example(), path)
@@ -193,7 +193,7 @@ def test_mode_w_with_append_dim_or_region_is_rejected(path, options):
         to_nczarr(example(), path, mode="w", **options)
 
 
-def test_appending_dataset_without_append_dimension_is_rejected(path):
+def test_appended_dataset_must_contain_append_dimension(path):
     to_nczarr(example(), path)
     problem = "no variable in the dataset has the dimension 't'"
     assert_rejected(path, problem, xr.Dataset({"k": 1}), append_dim="t")

@@ -38,7 +38,7 @@ def test_overwriting_source_of_lazy_dataset_is_rejected(path, mode, chunks):
         pytest.param({"c": "a"}, {"mode": "w", "group": "g"}, id="replaced-group"),
     ],
 )
-def test_overwriting_variable_needed_for_another_is_rejected(path, names, options):
+def test_overwriting_variable_that_is_source_of_another_is_rejected(path, names, options):
     stored = xr.Dataset({name: ("x", np.arange(4) * sign) for name, sign in (("a", 1), ("b", -1))})
     group = {"group": options.get("group")}
     to_nczarr(stored, path, **group)
@@ -62,7 +62,7 @@ def test_swapping_lazy_variables_between_groups_is_rejected(path):
             to_nczarr(swapped, path, mode="a")
 
 
-def test_appended_values_can_be_computed_from_other_variables(path):
+def test_appended_values_can_be_computed_from_stored_variables(path):
     stored = xr.Dataset({name: ("x", np.arange(4.0)) for name in ("a", "b")})
     stored["area"] = ("y", np.ones(3))
     to_nczarr(stored, path, unlimited_dims=["x"])

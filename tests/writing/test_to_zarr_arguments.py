@@ -317,7 +317,7 @@ def test_attributes_without_netcdf_type_are_logged_once(caplog):
     assert not caplog.records
 
 
-def test_netcdf_c_opens_store_after_adding_dict_attribute(tmp_path):
+def test_netcdf_c_reads_added_dict_attribute_as_json(tmp_path):
     to_nczarr(xr.Dataset({"v": ("x", [1])}), tmp_path / "a")
     to_nczarr(xr.Dataset(attrs={"deep": {"a": 1}}), tmp_path / "a", mode="a")
     with netCDF4.Dataset(f"file://{tmp_path}/a#mode=nczarr,file") as dataset:

@@ -54,7 +54,7 @@ def test_first_upload_error_stops_later_uploads():
         pass
 
 
-def test_tasks_unpickled_after_their_write_has_ended_are_rejected():
+def test_unpickled_upload_task_is_rejected_if_its_write_has_ended():
     task, other = pickle.dumps(Uploads(8)), pickle.dumps(Uploads(8))
     pickle.loads(task).end()
     with pytest.raises(RuntimeError, match="has already ended"), pickle.loads(task):

@@ -148,7 +148,7 @@ def test_loading_root_array_with_unknown_codec_raises_unsupported_error(path):
         dataset.data.load()
 
 
-def test_variables_written_separately_open_as_one_dataset(path):
+def test_variables_written_separately_are_read_as_one_dataset(path):
     original = DATASET.assign_coords(x=[1, 2, 3], label=("x", np.array(["a", "b", "c"], object)))
     with pytest.raises(UnsupportedError, match="has 3 variables"):
         to_nczarr(original, path, zarr_format=1)

@@ -62,7 +62,7 @@ def test_s3_store_supports_creation_appending_and_replacement(s3_server):
     xr.testing.assert_identical(read(target, **options), example(0, 2))
 
 
-def test_zip_file_has_unique_names_in_single_folder_after_append(path):
+def test_appending_to_zip_file_keeps_unique_names_in_single_folder(path):
     to_nczarr(example(), f"{path}.zip")
     to_nczarr(example(8, 10), f"{path}.zip", append_dim="t")
     names = zipfile.ZipFile(f"{path}.zip").namelist()
@@ -93,7 +93,7 @@ def test_accessor_writes_dataarrays_and_datatrees(path):
     assert read(f"{path}/3", group="b/c").a.encoding["dtype"] == "f4"
 
 
-def test_group_names_can_differ_only_by_trailing_dot(path):
+def test_trailing_dot_distinguishes_group_names(path):
     tree = xr.DataTree.from_dict({"/a": xr.Dataset({"v": 1}), "/a.": xr.Dataset({"v": 2})})
     to_nczarr(tree, path, group="/b./")
     assert xr.open_datatree(path, engine="nczarr", group="/b.").load().identical(tree)

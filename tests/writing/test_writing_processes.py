@@ -72,7 +72,7 @@ def test_worker_threads_can_write_to_client_memory(target, threaded_client):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_dictionary_can_be_written_only_in_its_own_process(method):
+def test_child_process_cannot_write_to_dictionary_of_parent(method):
     assert in_a_new_interpreter(send_here_and_to_a_child, method) == ["a"]
 
 
