@@ -64,7 +64,7 @@ CONTENTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 Reader = Callable[[Path, str], Any]
 Stores = dict[tuple[str, str], tuple[Path, str]]
 MARKS = ("<!-- measured -->", "<!-- end -->")
-HEADER = "| Layout (Zarr version and dialect) | Not read | Read as wrong values |"
+HEADER = "| Layout (Zarr version and dialect) | Not read | Wrong values |"
 NOTHING = "–"
 EVERYTHING = "everything"
 
