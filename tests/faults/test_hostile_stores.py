@@ -55,7 +55,7 @@ def hostile_stores(draw):
     }
 
 
-def test_hostile_store_opens_or_raises_error_with_location():
+def test_opening_hostile_store_succeeds_or_raises_error_with_location():
     errors = []
 
     @settings(

@@ -364,7 +364,7 @@ LARGEST = {
 
 
 @pytest.mark.parametrize("name", LARGEST)
-def test_largest_accepted_store_opens_within_budget(name, tmp_path, monkeypatch):
+def test_opening_largest_accepted_store_stays_within_budget(name, tmp_path, monkeypatch):
     """The budget is 64 MiB and 5 s. `judge` also requires that every error has a location."""
     monkeypatch.setattr(oracle, "MAX_GROWTH", 64 * MIB)
     documents = LARGEST[name]()
