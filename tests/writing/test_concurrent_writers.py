@@ -160,6 +160,63 @@ def test_partial_chunk_writes_are_rejected_if_store_has_no_locks():
     assert read(store).n.values.tolist() == [0, -1, -2, -3, 4, 5, 6, 7]
 
 
+def replace_directory(kind, path, call):
+    """Replace the directory of the store, and call `call` once its objects have been copied."""
+    if kind == "append":
+        to_nczarr(steps(4, values_that_call(call, 4)), path, append_dim="t", atomic=True)
+    else:
+        data = steps(0, values_that_call(call, 0)).v
+        to_nczarr(data, path, region={"t": slice(0, 2)}, atomic=True)
+
+
+@pytest.mark.parametrize("kind", ["append", "region"])
+@pytest.mark.parametrize("compute", [True, False], ids=["region", "delayed region"])
+def test_region_write_during_replacement_of_directory_loses_no_values(tmp_path, kind, compute):
+    path = tmp_path / "store"
+    to_nczarr(xr.concat([steps(0), steps(2)], "t"), path, encoding={"v": {"chunks": (2,)}})
+    values = da.from_array(np.full(2, 7.0), chunks=2)
+    region = {"t": slice(2, 4)}
+    delayed = to_nczarr(steps(2, values).v, path, region=region, compute=False)
+
+    def write():
+        if compute:
+            to_nczarr(steps(2, values).v, path, region=region)
+        else:
+            delayed.compute(scheduler="sync")
+
+    writer = Thread(target=write)
+
+    def start():
+        writer.start()
+        writer.join(0.5)  # without a lock, the write would end now
+
+    with dask.config.set(scheduler="sync"):
+        replace_directory(kind, path, start)
+    writer.join()
+    assert read(path).v.values.tolist()[2:4] == [7.0, 7.0]
+    assert read(path).sizes["t"] == (6 if kind == "append" else 4)
+
+
+def test_replacement_of_directory_waits_for_region_write(tmp_path):
+    path = tmp_path / "store"
+    to_nczarr(xr.concat([steps(0), steps(2)], "t"), path, encoding={"v": {"chunks": (2,)}})
+    append = Thread(
+        target=to_nczarr, args=(steps(4), path), kwargs={"append_dim": "t", "atomic": True}
+    )
+    waits = []
+
+    def start():
+        append.start()
+        append.join(0.5)
+        waits.append(append.is_alive())
+
+    with dask.config.set(scheduler="sync"):
+        to_nczarr(steps(2, values_that_call(start, 7)).v, path, region={"t": slice(2, 4)})
+    append.join()
+    assert waits == [True]
+    assert read(path).v.values.tolist() == [0.0, 0.0, 7.0, 7.0, 4.0, 4.0]
+
+
 def append_one(path, index):
     to_nczarr(series(index, index + 1), path, append_dim="time", allow_duplicates=True)
 

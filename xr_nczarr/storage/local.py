@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -299,6 +299,10 @@ class LocalStore(Store):
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 held.enter_context(system.locked(path))
             yield
+
+    def replacement_lock(self, *, exclusive: bool) -> AbstractContextManager[None]:
+        """Return a context manager that locks the directory; see `Store.replacement_lock`."""
+        return system.directory_lock(self.root, exclusive=exclusive)
 
     def staging(self, *, empty: bool) -> LocalStore:
         """Return a new staging store, for use with `commit`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from xr_nczarr.errors import AccessDeniedError, NczarrError, StorageError, UnsupportedError
@@ -436,17 +436,27 @@ class Store(ABC):
         ExistsError
             If `exclusive` is true and another writer has created the store.
         """
-        staging = self.staging(empty=empty)
-        try:
-            yield staging
-            self.commit(staging, exclusive=exclusive)
-        except NczarrError as error:
-            # By the time the user reads the message, the staging store no longer exists.
-            if error.store == staging.name:
-                error.store = self.name
-            raise
-        finally:
-            staging.discard()
+        with nullcontext() if empty else self.replacement_lock(exclusive=True):
+            staging = self.staging(empty=empty)
+            try:
+                yield staging
+                self.commit(staging, exclusive=exclusive)
+            except NczarrError as error:
+                # By the time the user reads the message, the staging store no longer exists.
+                if error.store == staging.name:
+                    error.store = self.name
+                raise
+            finally:
+                staging.discard()
+
+    def replacement_lock(self, *, exclusive: bool) -> AbstractContextManager[None]:
+        """Return a context manager that holds the lock against replacing the store.
+
+        Writers that change objects in place share the lock. `atomic_replacement` holds it
+        exclusively. Otherwise, objects that change after they were copied to the staging store
+        would be lost. The default implementation does nothing.
+        """
+        return nullcontext()
 
     def staging(self, *, empty: bool) -> Any:
         """Return a new staging store, for use with `commit`.

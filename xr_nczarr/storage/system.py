@@ -51,6 +51,8 @@ _MIN_EARLY_BYTES = 256 << 10  # minimum file size for `start_sync` to have an ef
 # replaced. Readers, virus scanners and indexers keep a file open only briefly.
 _WAITS = tuple(0.01 * 2**n for n in range(8)) if _WINDOWS else ()
 _LOCK_WAIT = 0.01
+# Errors of `flock` on file systems that cannot lock files (ENOLCK) or directories (EBADF in NFS).
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.EBADF)
 
 _DEVICES = frozenset(
     {"CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"}
@@ -310,6 +312,34 @@ def locked(path: str) -> Iterator[None]:
         if _fcntl is None:
             with suppress(OSError):  # other processes may have the file open
                 os.unlink(path)
+
+
+@contextmanager
+def directory_lock(path: str, *, exclusive: bool) -> Iterator[None]:
+    """Hold a lock on a directory, which either one holder has exclusively or several share.
+
+    If the directory is replaced while this function waits, the new directory is locked. A missing
+    directory is not locked. On Windows, and on file systems that cannot lock directories, the
+    function does nothing.
+    """
+    if _fcntl is None or not os.path.isdir(path):
+        yield
+        return
+    held = False
+    while not held:
+        with _opened(path) as descriptor:
+            try:
+                _fcntl.flock(descriptor, _fcntl.LOCK_EX if exclusive else _fcntl.LOCK_SH)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            held = _is_at(descriptor, path)
+            if held:
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):  # forked processes may have the directory open too
+                        _fcntl.flock(descriptor, _fcntl.LOCK_UN)
 
 
 def _lock(descriptor: int) -> None:

@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -239,6 +239,7 @@ class _BlockTarget:
             cells = zip(node.shape, node.object_shape, strict=True)
             node = replace(node, shape=tuple([-(-size // cell) * cell for size, cell in cells]))
         self.array = ChunkedArray(node, store)
+        self.concurrent = concurrent
         self.uploads = uploads
         self.progress = progress
         self.write_empty_chunks = bool(write.write_empty_chunks) or write.stores_fill_chunks
@@ -260,7 +261,10 @@ class _BlockTarget:
         shape = tuple([len(range(*piece.indices(size))) for piece, size in sizes])
         with ErrorContext(variable=node.path):
             values = _in_declared_type(values, shape, node.dtype)
-        with self.uploads:
+        lock: AbstractContextManager[None] = nullcontext()
+        if self.concurrent:  # the writer lock may be held by a writer that replaces the store
+            lock = self.array.store.replacement_lock(exclusive=False)
+        with self.uploads, lock:
             self.array.write(
                 selection,
                 values,

@@ -4,7 +4,7 @@ A transaction consists of the following steps. `Transaction.locked` takes and re
 `Transaction.roll_back` performs step 2, and `Transaction.execute` performs steps 4 to 9.
 
 1. **Lock.** Only one writer at a time may change the metadata or replace the store. A region write
-   that does neither needs no lock.
+   that does neither only prevents other writers from replacing a local directory.
 2. **Roll back.** If there is a journal at the root, a writer was killed while changing metadata
    documents. These documents are restored, unless all of them had already been changed.
 3. **Plan.** The caller opens the target and plans the write. Nothing is written until the plan is
@@ -98,7 +98,8 @@ class Transaction:
             object stores, where the lock of a killed writer remains.
         locking
             Whether to take the lock. An empty local directory is locked only if `locking` is
-            ``"always"``, because it is replaced atomically at the end.
+            ``"always"``, because it is replaced atomically at the end. If False, a local directory
+            is only protected from being replaced.
         force
             Whether to take over the lock of another writer.
 
@@ -108,10 +109,12 @@ class Transaction:
             If an object store contains the lock of another writer and `force` is false.
         """
         lock: AbstractContextManager[None] = nullcontext()
-        if store.locks_processes:
-            if locking == "always" or (locking and not is_empty(store)):
+        if not locking:
+            lock = store.replacement_lock(exclusive=False)
+        elif store.locks_processes:
+            if locking == "always" or not is_empty(store):
                 lock = store.lock("")
-        elif store.shared and locking:
+        elif store.shared:
             lock = _lock_object(store, owner, force=force)  # `owner` may hash large arrays
         with lock:
             yield cls(store)
