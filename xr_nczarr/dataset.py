@@ -258,7 +258,8 @@ def _read_hierarchy(
 ) -> tuple[Store, Hierarchy]:
     """Read the hierarchy of a store, and return the store and the hierarchy.
 
-    For the parquet files of a reference set, return the store and hierarchy of the reference set.
+    If the store contains a reference set in parquet files, open the set, and return its store and
+    hierarchy instead.
     """
     location, store = resolved.location, resolved.store
     source = store if documents is None else MemoizingStore(store, documents)

@@ -391,7 +391,7 @@ TEXTS = [
     ("times", "units"),
     [(["2000-01-02", "NaT"], "days since 2000-01-01"), ([86_400, "NaT"], "hours")],
 )
-def test_missing_times_in_small_integers_require_fill_value(chunks, dtype, times, units):
+def test_missing_times_encoded_as_small_integers_require_fill_value(chunks, dtype, times, units):
     # Small integers cannot represent xarray's NaT, which was once read back as 2000-01-01.
     if units == "hours" and dtype == "u4" and Version(xr.__version__) < Version("2025.12"):
         pytest.skip("this release of xarray does not decode unsigned time differences")

@@ -176,7 +176,7 @@ def test_ncgen_stores_are_read_as_by_netcdf_c(tmp_path: Path, way: str) -> None:
 
 
 @needs_ncgen
-def test_ncgen_variables_unreadable_by_netcdf_c_are_read(tmp_path: Path, way: str) -> None:
+def test_variables_that_netcdf_c_cannot_read_back_are_read(tmp_path: Path, way: str) -> None:
     opened = read(write_with_ncgen(tmp_path / "store.file", "hard.cdl"), way)
     assert opened.s.dims == opened.whole.dims == ()
     assert (opened.s.item(), opened.whole.item(), opened.s.attrs) == (3.5, 7, {"units": "m"})

@@ -358,7 +358,7 @@ def normalize_packing(attributes: dict[Any, Any]) -> None:
 
 
 def as_scalar(value: Any) -> Any:
-    """Return the number in an array or list of one number, or any other value unchanged."""
+    """Convert an array or list of one number to this number. Other values are unchanged."""
     items = value.ravel() if isinstance(value, np.ndarray) else value
     is_single = isinstance(items, list | np.ndarray) and len(items) == 1
     return items[0] if is_single and isinstance(items[0], Real) else value

@@ -407,7 +407,7 @@ class _VersionedReader(_ShardReader):
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise _ReplacedError if the index of the shard `key` was taken from the cache."""
+        """Raise _ReplacedError if the shard's index is from the cache, and so may be outdated."""
         if key in self._kept:
             raise self._replaced(key)
 

@@ -184,8 +184,8 @@ def _framed(
 ) -> Step:
     """Build the `Step` for a compressor whose frames declare the size of the decoded data.
 
-    `measure` returns this size, and the frame without trailing bytes. A size of None is not
-    checked.
+    `measure` returns this size, or None if the frame does not declare it, and the frame without
+    trailing bytes. A declared size must equal the size of a chunk.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:

@@ -345,7 +345,7 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 def split_consolidated(
     holder: Document, place: str | None = None, *, groups: str, suffix: str = ""
 ) -> dict[str, Document]:
-    """Split the documents in consolidated metadata into a dict mapping keys to documents.
+    """Split consolidated metadata into its documents, keyed by their keys in the store.
 
     Parameters
     ----------
@@ -361,8 +361,8 @@ def split_consolidated(
     Raises
     ------
     MetadataError
-        If the ``metadata`` member is missing or not an object. Also if a segment of a key is empty,
-        ``.`` or ``..``, because such a key could lead outside the store.
+        If the ``metadata`` member is missing or not an object, or if a segment of a key is empty,
+        ``.`` or ``..``. Such a key could lead outside the store.
     """
     inner = "metadata" if place is None else f"{place}.metadata"
     listed = read_object(required(holder.value, "metadata", place), inner)

@@ -182,8 +182,8 @@ def _parse_float(value: Json, dtype: DType) -> Any:
 def render_v2_fill_value(value: Any, dtype: DType, *, type_name: Json = None) -> Json:
     """Render a scalar as a Zarr v1 or v2 ``fill_value``. None becomes null.
 
-    Byte strings are written as Base64, except ASCII characters of the netCDF char type. `type_name`
-    is the data type in the document, which identifies this type.
+    `type_name` is the data type in the document. Byte strings are written as Base64. ASCII
+    characters are written as text if `type_name` is netCDF's char type.
     """
     if type_name in CHARACTERS and isinstance(value, bytes) and value.isascii():
         return value.decode()

@@ -51,7 +51,7 @@ class ReferenceDocument:
     def read(self) -> tuple[ReferenceDocument, ReferenceSet]:
         """Read and parse the document.
 
-        Return a copy of this object with the current digest of the document, and the reference set.
+        Return two values: a copy of this object with the current digest, and the reference set.
 
         Raises
         ------

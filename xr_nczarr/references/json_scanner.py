@@ -275,7 +275,7 @@ def _unused_bits(lengths: Numbers) -> Words:
 def _key_pattern(prefix: bytes, separator: str, rank: int) -> KeyPattern | None:
     """Return the pattern of the chunk keys that begin with `prefix`, an undecoded JSON string.
 
-    Return None if the prefix is not valid JSON, or if `split_chunk_key` would find another pattern.
+    Return None if the prefix is not valid JSON, or if `split_chunk_key` splits keys elsewhere.
     """
     try:
         text = json.loads(b'"%b"' % prefix)

@@ -98,7 +98,7 @@ class ReferenceSet(PickledByFields):
         return decode_inline(entry, key) if isinstance(entry, str) else entry
 
     def find_chunk(self, key: str) -> list[Address]:
-        """Return a reference for `key` from each source in `chunks` that declares the key."""
+        """Return the references for `key`, one from each source in `chunks` that has the key."""
         split = split_chunk_key(key) if self.chunks else None
         if split is None:
             return []

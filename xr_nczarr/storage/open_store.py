@@ -250,7 +250,7 @@ def _local_zip(path: str, sync: Sync, max_object_bytes: int) -> ZipStore:
 
 
 def _not_a_store(path: str, *, to_read: bool) -> UnsupportedError:
-    """Return the error for opening a file that is not a store, to read it or to replace it."""
+    """Return the error for a file that is not a store. If not `to_read`, it would be replaced."""
     beginning = _beginning(path)
     unknown_kind = "a file of unknown format" if beginning else "an empty file"
     kinds = (kind for magic, kind in _FILE_KINDS.items() if beginning.startswith(magic))
