@@ -25,7 +25,8 @@ from xr_nczarr.errors import ChunkError, LimitError, MetadataError, UnsupportedE
 from xr_nczarr.model import Json, is_unicode
 
 TYPED = ("delta", "fixedscaleoffset", "quantize", "astype")
-CHECKSUMS = ("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3")
+_SEPARATE_CHECKSUMS = ("crc32", "crc32c", "adler32")
+CHECKSUMS = (*_SEPARATE_CHECKSUMS, "fletcher32", "jenkins_lookup3")
 # Memory that parsed Python objects take: bytes per character of JSON, bytes per value of JSON, and
 # the factor by which msgpack data grows. In the worst case, msgpack data consists of empty lists.
 _CHARACTER_BYTES, _VALUE_BYTES, _PACKED_GROWTH = 4, 256, 72
@@ -358,7 +359,21 @@ def build_sized(request: StepRequest) -> Step:
     step = wrap(codec, decoded, encoded)
     if name == "packbits":  # packbits treats any nonzero byte as True
         return replace(step, tolerance=lambda _: 0)
-    return step
+    if name not in _SEPARATE_CHECKSUMS:
+        return step
+
+    def decode(data: Buffer) -> Buffer:
+        """Verify the checksum, and return a view of the data. numcodecs would return a copy."""
+        stored = np.frombuffer(data, UINT8)
+        at_end = codec.location == "end"
+        body, checksum = (stored[:-4], stored[-4:]) if at_end else (stored[4:], stored[:4])
+        computed = codec.checksum(body) & 0xFFFFFFFF
+        if len(checksum) < 4 or computed != int.from_bytes(checksum, "little"):
+            return step.decode(data)  # raises an error that names the cause
+        decoded.check_size(len(body))
+        return body
+
+    return replace(step, decode=decode)
 
 
 def _encoded_size(name: str, size: int) -> int:
