@@ -73,7 +73,7 @@ class ReferenceTrust(Trust):
         - for an untrusted remote set, its folder
         - for an untrusted set that is local or in memory, a placeholder that matches no URL
         - for a trusted set that is local or in memory, None. The set may then refer to anything
-          except devices, and except protocols that do more than transfer bytes.
+          but devices and protocols that do more than transfer bytes.
     allow
         URL prefixes and absolute paths to which the set may also refer. If the set is local and
         untrusted, they include its folder.

@@ -417,7 +417,7 @@ def _failure_of(error: Exception, *, store: str, key: str | None) -> StorageErro
 
 
 def _status(text: str) -> int | None:
-    """Return the HTTP status in the message of an obstore error, or None if there is none."""
+    """Return the HTTP status that the message of an obstore error contains, if any."""
     line = text.partition("\n")[0]
     match = None if line.startswith(_LOCAL) else _STATUS.search(line)
     return None if match is None else int(next(filter(None, match.groups())))
