@@ -168,9 +168,10 @@ class DocumentSource:
         # contains no consolidated metadata.
         complete = recognized is not None and recognized.consolidated_key in documents
         count = similar_stores.pop(folder, 0)
-        if len(similar_stores) >= _MAX_FOLDERS:
-            similar_stores.clear()
         if complete and self.store.remote:
+            if len(similar_stores) >= _MAX_FOLDERS:
+                oldest, *_ = similar_stores
+                similar_stores.pop(oldest, None)
             similar_stores[folder] = count + 1
         if JOURNAL in documents or (denied and not can_assume_missing(documents, candidates, True)):
             complete = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -145,7 +145,8 @@ def parse_references(
         render_url = cache(language.render)
     expanded = [generator for generator in generators if generator.pattern is None]
     if expanded:
-        _check_count(expanded, limits)
+        cost = sum(generator.key_count * generator.weight for generator in expanded)
+        _check_count("generators that must be expanded", cost, limits)
         generated = chain.from_iterable(generator.items() for generator in expanded)
         with ErrorContext(place="gen"):
             refs = unique_members(chain(refs.items(), generated))
@@ -180,7 +181,8 @@ def expand(
     references = parse_references(
         document, template_overrides=template_overrides, templates=templates, limits=bounds
     )
-    _check_count([item for item in references.sources if isinstance(item, Generator)], bounds)
+    generators = (item for item in references.sources if isinstance(item, Generator))
+    _check_count("the generators", sum(item.key_count for item in generators), bounds)
     return {
         key: encode_inline(reference)
         if isinstance(reference, bytes)
@@ -199,7 +201,10 @@ def _load(
     if isinstance(document, Mapping):
         # Scan the document as text, which is several times as fast as iterating over a million
         # lists. Surrogates represent the undecodable bytes of file names.
-        text = json.dumps(dict(document), default=_as_json, ensure_ascii=False)
+        try:
+            text = json.dumps(dict(document), default=_as_json, ensure_ascii=False)
+        except (TypeError, ValueError) as error:
+            raise _not_json(document, error) from error
         data = text.encode(errors="surrogatepass")
     else:
         data = document.encode() if isinstance(document, str) else bytes(document)
@@ -234,8 +239,19 @@ def _as_json(value: Any) -> Any:
         return int(value)
     if isinstance(value, Mapping):
         return dict(value)
-    # A list that begins with None is rejected later, when the key to which it belongs is known.
-    return list(value) if isinstance(value, Sequence) else [None, repr(value)]
+    raise TypeError(f"objects of type {type(value).__name__} are not supported")
+
+
+def _not_json(document: Mapping[Any, Any], error: Exception) -> ReferenceSetError:
+    """Build the error for a dictionary with a value that JSON does not support."""
+    refs = document.get("refs", document)
+    for key, value in refs.items() if isinstance(refs, Mapping) else ():
+        try:
+            json.dumps(value, default=_as_json)
+        except (TypeError, ValueError) as reason:
+            problem = f"the entry {quote(repr(value))} is not valid ({reason})"
+            return ReferenceSetError(problem, key=str(key))
+    return ReferenceSetError(f"the dictionary is not a valid reference set ({error})")
 
 
 def _refs(members: dict[str, Any]) -> dict[str, Any]:
@@ -398,13 +414,12 @@ def _domain(value: Any, place: str) -> Domain:
     return tuple(item if isinstance(item, str) else integer(item) for item in items)
 
 
-def _check_count(generators: Sequence[Generator], limits: Limits) -> None:
-    """Raise LimitError if expanding `generators` would exceed ``limits.max_references``."""
-    count = sum(generator.key_count * generator.weight for generator in generators)
+def _check_count(subject: str, count: int, limits: Limits) -> None:
+    """Raise LimitError if `count`, a number of references, exceeds ``limits.max_references``."""
     if count > limits.max_references:
         raise LimitError(
-            f"generators that must be expanded declare {count:,} references, which exceeds the "
-            f"limit of {limits.max_references:,}",
+            f"{subject} declare {count:,} references, which exceeds the limit of "
+            f"{limits.max_references:,}",
             place="gen",
             remedy="If you trust the set, pass limits=Limits(max_references=…)",
         )

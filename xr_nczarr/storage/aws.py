@@ -111,9 +111,9 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         If obstore would behave differently from s3fs.
     """
     nested = options.get("client_kwargs") or {}
-    check_names({**options, "client_kwargs": None}, _OPTIONS, "the storage option")
-    check_names(nested, _OPTIONS_OF_CLIENT, "the option of client_kwargs")
-    check_names(
+    _check_names({**options, "client_kwargs": None}, _OPTIONS, "the storage option")
+    _check_names(nested, _OPTIONS_OF_CLIENT, "the option of client_kwargs")
+    _check_names(
         {name: value for name, value in os.environ.items() if name.startswith("AWS_")},
         _VARIABLES,
         "the environment variable",
@@ -137,14 +137,7 @@ def s3_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"config": config, "credential_provider": credentials or BotocoreCredentials(profile)}
 
 
-def check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -> None:
-    """Check the names of all settings whose value is not None.
-
-    Raises
-    ------
-    NoEquivalentError
-        If a name is not in `known`. The message begins with `kind`, which describes the settings.
-    """
+def _check_names(options: Mapping[str, Any], known: Collection[str], kind: str) -> None:
     for name, value in options.items():
         if value is not None and name not in known:
             raise NoEquivalentError(f"obstore does not support {kind} {name}")

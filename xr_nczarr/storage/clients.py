@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from xr_nczarr.errors import ConflictError, UnsupportedError
 from xr_nczarr.locks import cached_property
-from xr_nczarr.storage.aws import NoEquivalentError, bucket_region, check_names, s3_arguments
+from xr_nczarr.storage.aws import NoEquivalentError, bucket_region, s3_arguments
 from xr_nczarr.storage.fsspec_client import FsspecClient
 from xr_nczarr.storage.obstore_client import ObstoreClient, process
 from xr_nczarr.storage.remote_client import DEFAULT_RULES, Connection, RemoteClient, Rules
@@ -269,9 +269,11 @@ def _azure_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 def _web_headers(options: Mapping[str, Any]) -> dict[str, str]:
     _check_environment({*_PROXIES, *map(str.lower, _PROXIES)})
     nested = options.get("client_kwargs") or {}
-    check_names({**nested, **options}, ("headers", "client_kwargs"), "the storage option")
+    _renamed({**nested, **options}, {"headers": "", "client_kwargs": ""})
     headers = {**(options.get("headers") or {}), **(nested.get("headers") or {})}
-    check_names({name.lower(): name for name in headers}, _GUARDED_HEADERS, "the header")
+    for name in headers:
+        if name.lower() not in _GUARDED_HEADERS:
+            raise NoEquivalentError(f"obstore does not support the header {name}")
     return headers
 
 
@@ -290,12 +292,15 @@ def _renamed(options: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, 
     Raises
     ------
     NoEquivalentError
-        If an option that is not None is missing from `names`.
+        If the name of an option is not in `names`.
     """
-    check_names(options, names, "the storage option")
+    for name in options:
+        if name not in names:
+            raise NoEquivalentError(f"obstore does not support the storage option {name}")
     return {names[name]: value for name, value in options.items() if value is not None}
 
 
 def _check_environment(names: Iterable[str]) -> None:
-    variables = {name: os.environ.get(name) or None for name in names}
-    check_names(variables, (), "the environment variable")
+    for name in names:
+        if os.environ.get(name):
+            raise NoEquivalentError(f"obstore does not support the environment variable {name}")

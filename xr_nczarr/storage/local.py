@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -43,7 +43,7 @@ from xr_nczarr.storage.keys import (
     name_collisions,
 )
 from xr_nczarr.storage.ranges import ByteRange, Bytes, first_byte, too_large, truncation_error
-from xr_nczarr.storage.retries import storage_error, translated_os_errors
+from xr_nczarr.storage.retries import held_lock, storage_error, translated_os_errors
 from xr_nczarr.storage.store import Address, Store
 from xr_nczarr.storage.system import Sync, syncs_each
 
@@ -287,22 +287,17 @@ class LocalStore(Store):
                 size = status.st_size if stat.S_ISREG(status.st_mode) else None
             yield key, size
 
-    @contextmanager
-    def lock(self, key: str) -> Iterator[None]:
-        """Hold the writer lock of an object during the ``with`` block.
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """Return a context manager that holds the writer lock of an object.
 
         The lock excludes other threads and processes. If `key` is empty, lock the whole store.
         """
         path = hidden_path(self._path(key), "lock", unique=False) if key else self._writer_lock()
-        with ExitStack() as held:
-            with translated_os_errors(self.name, key):
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                held.enter_context(system.locked(path))
-            yield
+        return held_lock(system.locked(path), self.name, key)
 
     def replacement_lock(self, *, exclusive: bool) -> AbstractContextManager[None]:
         """Return a context manager that locks the directory; see `Store.replacement_lock`."""
-        return system.directory_lock(self.root, exclusive=exclusive)
+        return held_lock(system.directory_lock(self.root, exclusive=exclusive), self.name)
 
     def staging(self, *, empty: bool) -> LocalStore:
         """Return a new staging store, for use with `commit`.

@@ -31,7 +31,7 @@ from xr_nczarr.storage.location import (
 from xr_nczarr.storage.memory import MemoryStore
 from xr_nczarr.storage.obstore_client import ObstoreClient
 from xr_nczarr.storage.remote import RemoteStore
-from xr_nczarr.storage.remote_client import RemoteClient, Rules
+from xr_nczarr.storage.remote_client import Expected, RemoteClient, Rules
 from xr_nczarr.storage.retries import CHECK_PERMISSIONS, Retry
 from xr_nczarr.storage.store import Store
 from xr_nczarr.storage.system import Sync
@@ -264,7 +264,7 @@ def _not_a_store(path: str, *, to_read: bool) -> UnsupportedError:
 
 def _open_object(target: Any, access: Access) -> Store:
     if isinstance(target, StoreObject):
-        return RemoteStore(_client_of(target)).bounded(access.max_object_bytes)
+        return RemoteStore(_client_of(target), Expected(access.max_object_bytes))
     # An xarray Dataset is a mapping too, but of names to arrays.
     if isinstance(target, Mapping) and "xarray" not in defining_packages(target):
         return MemoryStore(target)

@@ -7,7 +7,7 @@ import random
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 
 from xr_nczarr.errors import (
@@ -244,8 +244,8 @@ def _connection_remedy(error: BaseException) -> str:
 def _botocore_error(error: BaseException) -> dict[str, str]:
     """Return the ``Error`` member of the response that caused `error`, or an empty dict."""
     responses = (getattr(cause, "response", None) for cause in _causes(error))
-    response = next((item for item in responses if isinstance(item, dict)), {})
-    return dict(response.get("Error", {}))
+    errors = (item.get("Error") for item in responses if isinstance(item, dict))
+    return dict(next(filter(None, errors), {}))
 
 
 def missing_bucket_error(store: str, key: str | None) -> StorageError:
@@ -309,6 +309,17 @@ def translated_os_errors(store: str, key: str | None = None) -> Iterator[None]:
         raise
     except OSError as error:
         raise storage_error(error, store=store, key=key) from error
+
+
+@contextmanager
+def held_lock(
+    lock: AbstractContextManager[None], store: str, key: str | None = None
+) -> Iterator[None]:
+    """Hold `lock`, and translate an OSError raised while it is acquired to a StorageError."""
+    with ExitStack() as held:
+        with translated_os_errors(store, key):
+            held.enter_context(lock)
+        yield
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

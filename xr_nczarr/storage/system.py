@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any, Literal, TypeVar
 
@@ -296,6 +296,7 @@ def locked(path: str) -> Iterator[None]:
         with _process_locks(path):
             yield
         return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
     held = False
     try:
         while not held:
@@ -322,24 +323,21 @@ def directory_lock(path: str, *, exclusive: bool) -> Iterator[None]:
     directory is not locked. On Windows, and on file systems that cannot lock directories, the
     function does nothing.
     """
-    if _fcntl is None or not os.path.isdir(path):
-        yield
-        return
-    held = False
-    while not held:
-        with _opened(path) as descriptor:
-            try:
-                _fcntl.flock(descriptor, _fcntl.LOCK_EX if exclusive else _fcntl.LOCK_SH)
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise
-            held = _is_at(descriptor, path)
-            if held:
+    with ExitStack() as held:
+        with suppress(FileNotFoundError):
+            while _fcntl is not None:
+                descriptor = held.enter_context(_opened(path))
                 try:
-                    yield
-                finally:
-                    with suppress(OSError):  # forked processes may have the directory open too
-                        _fcntl.flock(descriptor, _fcntl.LOCK_UN)
+                    _fcntl.flock(descriptor, _fcntl.LOCK_EX if exclusive else _fcntl.LOCK_SH)
+                except OSError as error:
+                    if error.errno not in _NO_LOCKS:
+                        raise
+                else:  # closing is not enough if a forked process has the directory open too
+                    held.callback(_fcntl.flock, descriptor, _fcntl.LOCK_UN)
+                if _is_at(descriptor, path):
+                    break
+                held.close()
+        yield
 
 
 def _lock(descriptor: int) -> None:

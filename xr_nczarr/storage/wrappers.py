@@ -120,10 +120,11 @@ class CachingStore(_WrapperStore):
 
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it."""
-        missing = {key for key in keys if not self._is_cached(key)}
-        responses = self.source.probe([key for key in keys if key in missing])
+        missing = {key: None for key in keys if not self._is_cached(key)}
+        responses = self.source.probe([*missing])
         for key in keys:
             if key in missing:
+                del missing[key]
                 response = next(responses)
                 if not isinstance(response, AccessDeniedError | None) and not page_in(response):
                     self._cache.put([(self._file_of(key), response)])
