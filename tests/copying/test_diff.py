@@ -24,7 +24,7 @@ def dataset() -> xr.Dataset:
         "word": ("x", ["a", "é", ""]),
         "n": ((), np.int16(3)),
     }
-    return xr.Dataset(variables, attrs={"title": "one"})
+    return xr.Dataset(variables, attrs={"title": "one", "digits": 2.0**-44})
 
 
 def store(path: Path, change: Callable[[xr.Dataset], xr.Dataset] | None = None, **options: Any):
@@ -57,6 +57,10 @@ CHANGES: dict[str, tuple[Callable[[xr.Dataset], Any], list[tuple[Any, ...]]]] = 
     "an attribute": (
         lambda ds: ds.assign_attrs(title="two", more=np.float32(1)),
         [("/:title", '"one"', '"two"', ""), ("/:more", None, "1.f", "")],
+    ),
+    "the last digit of an attribute": (
+        lambda ds: ds.assign_attrs(digits=5.684341886080801e-14),  # 2**-44 needs another digit
+        [("/:digits", "5.6843418860808015e-14", "5.684341886080801e-14", "")],
     ),
     "an attribute's type": (
         lambda ds: ds.assign(t=ds.t.assign_attrs(units=["K"])),

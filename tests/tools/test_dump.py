@@ -302,6 +302,15 @@ def characters(path):
     return result
 
 
+def test_dump_shows_necessary_digits_of_powers_of_two(tmp_path):
+    values = {"f4": [2.0**87, 2.0**-149], "f8": [2.0**-44, 2.0**89]}
+    variables = {name: ("x", np.array(numbers, name)) for name, numbers in values.items()}
+    xr_nczarr.to_nczarr(xr.Dataset(variables), tmp_path / "powers.zarr")
+    text = "".join(xr_nczarr.dump(tmp_path / "powers.zarr"))
+    assert "f4 = 1.54742505e+26, 1.401298e-45 ;" in text
+    assert "f8 = 5.6843418860808015e-14, 6.1897001964269014e+26 ;" in text
+
+
 @needs_ncgen
 def test_ncgen_restores_every_number_and_string_from_dump(tmp_path):
     import netCDF4

@@ -376,7 +376,7 @@ def _digits(precision: tuple[int | None, int | None] | None) -> Digits:
     if len(counts) != 2 or not all(count is None or 1 <= count <= 17 for count in counts):
         raise ValueError(f"precision must be two numbers from 1 to 17, not {precision!r}")
     pairs = zip(EXACT.items(), counts, strict=True)
-    return {name: default if count is None else (count, count) for (name, default), count in pairs}
+    return {name: default if count is None else (count,) for (name, default), count in pairs}
 
 
 def _dataset_name(store: str) -> str:

@@ -33,13 +33,13 @@ _TYPES = {
 }
 # For each type that netCDF lacks, a netCDF type that represents its values exactly.
 _STAND_INS = {"?": "uint8", "e": "float32", "m": "int64", "M": "int64"}
-Digits = Mapping[str, tuple[int, int]]
-"""Mapping from each floating-point type to the smallest and largest number of significant digits.
+Digits = Mapping[str, tuple[int, ...]]
+"""Mapping from each floating-point type to the numbers of significant digits to try.
 
-Each value has as many digits as it needs to round-trip, within these bounds.
+The first number that is enough to reproduce a value is used, or the last one if none is enough.
 """
-EXACT: Digits = {"float32": (7, 9), "float64": (15, 17)}
-"""The number of digits that ncdump shows, and a number with which every value round-trips."""
+EXACT: Digits = {"float32": (7, 8, 9), "float64": (15, 16, 17)}
+"""The numbers of digits that ncdump shows, then larger ones for values that do not round-trip."""
 
 _FILTER_ATTRIBUTES = {FLETCHER32: "_Fletcher32", SHUFFLE: "_Shuffle", DEFLATE: "_DeflateLevel"}
 """Mapping from HDF5 filters to the special attributes that describe them, in ncdump's order."""
@@ -166,24 +166,32 @@ def _quoted(text: str) -> str:
 
 
 def _float_texts(values: Array, flag: str, digits: Digits) -> list[str]:
-    """Format each number with as many digits as it needs to round-trip, within `digits`.
+    """Format each number with the fewest digits that reproduce it.
 
-    `flag` is a flag for ``%``-formatting, such as ``#``.
+    `digits` lists the precisions to try, in ascending order. If no precision reproduces a number,
+    the last precision is used. `flag` is a flag for ``%``-formatting, such as ``#``.
     """
     name = DTYPE_NAMES[values.dtype]
-    fewest, most = digits[name]
     numbers = values.astype("f8").tolist()
-    texts = list(map(f"%{flag}.{fewest}g".__mod__, numbers))
-    for position, text in enumerate(values.astype(name).astype(str).tolist()):
-        if len(text) > fewest and fewest < most:
-            needed = len(text.partition("e")[0].replace(".", "").strip("-0"))
-            if needed > fewest:
-                texts[position] = f"%{flag}.{needed}g" % numbers[position]
-    if fewest < most:  # ncgen reads "-0", which ncdump prints, as an integer without a sign
+    fewest, *larger = digits[name]
+    texts = [f"%{flag}.{fewest}g" % number for number in numbers]
+    pending = _inexact_positions(texts, values.astype(name)) if larger else np.array([], int)
+    for count in larger:
+        longer = [f"%{flag}.{count}g" % numbers[position] for position in pending.tolist()]
+        for position, text in zip(pending.tolist(), longer, strict=True):
+            texts[position] = text
+        pending = pending[_inexact_positions(longer, values[pending].astype(name))]
+    if larger:  # ncgen reads "-0", which ncdump prints, as an integer without a sign
         texts = ["-0." if text == "-0" else text for text in texts]
     for position in np.flatnonzero(~np.isfinite(values)).tolist():
         texts[position] = _NOT_FINITE[str(numbers[position])] + _TYPES[name][1]
     return texts
+
+
+def _inexact_positions(texts: list[str], numbers: Array) -> npt.NDArray[np.intp]:
+    with np.errstate(over="ignore"):
+        again = np.array(list(map(float, texts))).astype(numbers.dtype)
+    return np.flatnonzero((again != numbers) & np.isfinite(numbers))
 
 
 def _with_suffix(text: str, name: str) -> str:
