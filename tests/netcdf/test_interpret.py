@@ -305,6 +305,13 @@ def test_variable_with_invalid_array_dimensions_is_marked_as_broken(names):
     assert variable.attributes == {"units": "m"}
 
 
+def test_array_with_invalid_nczarr_metadata_keeps_its_dtype():
+    node = array("/v", (3,), attributes={"_nczarr_array": 1})
+    variable = only(interpret(hierarchy(root(SIZES, "v"), node)))
+    assert variable.error.place == "_nczarr_array"
+    assert variable.node.dtype == node.dtype
+
+
 # Sizes
 
 

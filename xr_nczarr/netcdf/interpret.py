@@ -201,12 +201,13 @@ class _Interpreter:
         variable = Variable(path=path, name=find_name(node), kind="other")
         group.variables[variable.name] = variable
         variable.attributes = attributes = attributes_of(node)
+        if isinstance(node, ArrayNode):
+            variable.node = node
         try:
             annotation = find_array(node)
             if annotation is not None and group.dialect == "zarr":
                 group.dialect = dialect_of(node, annotation.vintage)
             if isinstance(node, ArrayNode):
-                variable.node = node
                 variable.node, variable.kind = self.decoded_form(node, annotation)
                 if "_FillValue" in attributes:
                     self.type_fill_value(attributes, variable.node, variable.kind, group)
