@@ -105,7 +105,7 @@ def test_references_in_dictionary_are_stored_in_columns(monkeypatch):
 
 
 def test_error_for_invalid_value_in_large_dictionary_includes_key():
-    for wrong in ([7, 1, 2], ["u", 1.0, 2], ["u", 1, {3}], {4}):
+    for wrong in ([7, 1, 2], ["u", 1.0, 2], ["u", 1, {3}], {4}, ["u", 1, np.float32(2)]):
         with pytest.raises(ReferenceSetError, match="expected") as info:
             parse_references(regular() | {"t/5": wrong})
         assert info.value.key == "t/5"

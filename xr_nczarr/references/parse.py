@@ -56,6 +56,7 @@ MAX_DIMENSION = MAX_NUMBER // 2
 
 ReferenceInput = bytes | bytearray | memoryview | str | Mapping[str, Any]
 
+_ENTRY = "a string, an object, [url] or [url, offset, length]"
 _VERSION_1_MEMBERS = {"version", "templates", "gen", "refs"}
 _METADATA_NAMES = {".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"}
 
@@ -249,8 +250,8 @@ def _not_json(document: Mapping[Any, Any], error: Exception) -> ReferenceSetErro
         try:
             json.dumps(value, default=_as_json)
         except (TypeError, ValueError) as reason:
-            problem = f"the entry {quote(repr(value))} is not valid ({reason})"
-            return ReferenceSetError(problem, key=str(key))
+            subject, expected = "the entry in the reference set", f"{_ENTRY} ({reason})"
+            return invalid(subject, value, expected, key=str(key))
     return ReferenceSetError(f"the dictionary is not a valid reference set ({error})")
 
 
@@ -303,8 +304,7 @@ def _target(key: str, value: Any, render_url: Callable[[str], str]) -> Address:
     if isinstance(value, Address):
         return value
     if not isinstance(value, (list, tuple)) or len(value) not in (1, 3):
-        expected = "a string, an object, [url] or [url, offset, length]"
-        raise invalid("the entry in the reference set", value, expected, key=key)
+        raise invalid("the entry in the reference set", value, _ENTRY, key=key)
     url = value[0]
     if not isinstance(url, str) or not url:
         raise invalid("the URL", url, "a non-empty string", key=key)
