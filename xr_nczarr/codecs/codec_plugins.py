@@ -2,7 +2,7 @@
 
 These packages declare entry points in the ``zarr.codecs`` group. zarr-python is imported only if
 the metadata names a codec from such a package. Codecs that are built into xr_nczarr or
-registered with numcodecs take precedence.
+registered with numcodecs take precedence. `load_class` imports those of both registries.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from threading import local
 from typing import Any
 
@@ -33,10 +33,6 @@ try:
     import deflate
 except ImportError:  # an optional dependency, which is two to three times as fast as zlib
     deflate = None
-try:
-    import zstandard
-except ImportError:  # an optional dependency, which is faster than numcodecs for small chunks
-    zstandard = None  # type: ignore[assignment, unused-ignore]
 
 _GZIP = b"\x1f\x8b"
 _ZSTD_FRAME = 0xFD2FB528
@@ -184,8 +180,8 @@ def _framed(
 ) -> Step:
     """Build the `Step` for a compressor whose frames declare the size of the decoded data.
 
-    `measure` returns this size, or None if the frame does not declare it, and the frame without
-    trailing bytes. A declared size must equal the size of a chunk.
+    `measure` returns this size, and the frame without trailing bytes. If the size is None,
+    `decompress` is called without a limit, so `measure` must have checked the size itself.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:
@@ -272,10 +268,21 @@ def _zstd(flow: Flow, codec: Any) -> Step:
     return replace(step, decode_many=_zstd_batch_decoder(flow.size))
 
 
+@lru_cache(1)
+def _zstandard() -> Any:
+    """Return the optional ``zstandard`` package, or None if it is not installed."""
+    try:
+        import zstandard
+    except ImportError:
+        return None
+    return zstandard
+
+
 def _decompress_zstd(data: Buffer, target: NDArray[Any] | None = None) -> Any:
     """Decode Zstandard frames, optionally into an existing array."""
     # Decode small frames with the zstandard package, because it can reuse a decompression context.
     # numcodecs creates a new context for each call.
+    zstandard = _zstandard()
     if zstandard is not None and target is not None and target.nbytes <= _ZSTD_SMALL:
         if not hasattr(_contexts, "zstd"):
             _contexts.zstd = zstandard.ZstdDecompressor()
@@ -294,6 +301,7 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
 
     Return None if chunks of this size must be decoded one by one.
     """
+    zstandard = _zstandard()
     if zstandard is None or not size or size > _ZSTD_BATCHED:
         return None
     if "multi_decompress_to_buffer" not in zstandard.backend_features:
