@@ -32,6 +32,7 @@ from tests.stores import (
 )
 from xr_nczarr.cli.main import main
 from xr_nczarr.storage import MemoryStore
+from xr_nczarr.storage.local import LocalStore
 
 
 def numbers(release: str) -> Group:
@@ -222,6 +223,13 @@ def test_dry_run_of_upgrade_lists_changes_without_making_them(
     after = read_objects(store)
     assert {key for key in after if after[key] != before.get(key)} == set(done.written)
     assert before.keys() - after.keys() == set(done.removed)
+
+
+def test_dry_run_of_upgrade_takes_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = write_vintage(tmp_path / "store", numbers("4.8.0"), "4.8.0")
+    for name in ("lock", "replacement_lock"):
+        monkeypatch.setattr(LocalStore, name, None)
+    assert xr_nczarr.upgrade(store, dry_run=True).written
 
 
 def test_annotating_plain_zarr_preserves_json_and_unknown_members(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,7 +129,8 @@ def change_store(
             or "Run this on a machine that has the store on a local disk, or copy the store first"
         )
         raise
-    with Transaction.locked(store, lambda: owner, locking=not dry_run) as transaction:
+    locked = Transaction.locked(store, lambda: owner)
+    with nullcontext(Transaction(store)) if dry_run else locked as transaction:
         if not dry_run:
             transaction.roll_back()
         with Progress(progress, None, " documents") as bar:
