@@ -119,7 +119,7 @@ WRONG = {
     "codec with a word for a level": ("copy s out --codecs zstd:x", "with a level if the codec has one, such as zstd:3"),
     "shuffle with a level": ("copy s out --codecs shuffle:4", "with a level if the codec has one, such as zstd:3"),
     "codecs twice": ("copy s out --codecs zstd --zlib 4", "--codecs cannot be combined with --zlib or --shuffle"),
-    "codecs that are not JSON": ("copy s out --codecs={", "or a JSON list of objects with an id"),
+    "codecs that are not JSON": ("copy s out --codecs={", "or codec configurations in JSON"),
     "codecs as an object": ("copy s out --codecs={}", 'or a mapping with the key "id" or "name", not {}'),
     "codecs without id": (["copy", "s", "out", "--codecs", "[{}]"], 'or a mapping with the key "id" or "name", not {}'),
     "chunks of no dimension": (

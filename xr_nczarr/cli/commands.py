@@ -220,7 +220,7 @@ def _lengths(text: str) -> dict[str, int]:
 
 
 def _codecs(text: str) -> Any:
-    """Parse codecs such as ``shuffle,zstd:3``, or a JSON list of numcodecs configurations."""
+    """Parse codecs such as ``shuffle,zstd:3``, or codec configurations in JSON."""
     import json
 
     if not text.startswith(("[", "{")):
@@ -228,7 +228,7 @@ def _codecs(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        expected = "codecs such as shuffle,zstd:3, or a JSON list of objects with an id"
+        expected = "codecs such as shuffle,zstd:3, or codec configurations in JSON"
         raise invalid_value(text, expected) from error
 
 

@@ -26,8 +26,8 @@ class WritePlan:
         Encoded chunks to write before the documents, by key. The journal contains their previous
         content.
     removed
-        Keys of objects, and prefixes such as ``"group/"``, to remove after the documents are
-        written. See also `removed_documents`.
+        Keys of objects, and prefixes such as ``"group/"``, to remove in this order after the
+        documents are written. `removed_documents` are removed before the others.
     new
         Whether the plan creates a store. If so, all other objects in the target are removed.
     exclusive
@@ -63,7 +63,7 @@ class WritePlan:
 
     @property
     def removed_documents(self) -> list[str]:
-        """The keys of the removed documents whose content must be saved in the journal.
+        """The keys in `removed` that are removed first. The journal contains their content.
 
         The list is empty in Zarr v2 and v3.
         """
