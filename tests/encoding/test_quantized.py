@@ -57,6 +57,26 @@ def test_quantization_rounds_values_exactly_as_netcdf_c_does(tmp_path, dtype, op
     }
 
 
+@pytest.mark.parametrize("mode", ["BitGroom", "BitRound", "GranularBitRound"])
+def test_values_appended_to_quantized_variable_are_quantized_as_netcdf_c_does(tmp_path, mode):
+    options = {"significant_digits": 3, "quantize_mode": mode}
+    data = values("f4")
+    expected, _ = by_netcdf_c(tmp_path, data, options)
+    dataset, store = xr.Dataset({"v": ("x", data)}), {}
+    to_nczarr(dataset[{"x": slice(500)}], store, encoding={"v": options}, unlimited_dims=["x"])
+    to_nczarr(dataset[{"x": slice(500, None)}], store, append_dim="x")
+    np.testing.assert_array_equal(xr.open_dataset(store, engine="nczarr").v, expected)
+
+
+@pytest.mark.parametrize("digits", [99, "three"])
+def test_appending_to_variable_with_invalid_quantization_attribute_is_rejected(digits):
+    dataset, store = xr.Dataset({"v": ("x", values("f4"))}), {}
+    dataset.v.attrs["_QuantizeBitGroomNumberOfSignificantDigits"] = digits
+    to_nczarr(dataset, store, unlimited_dims=["x"])
+    with pytest.raises(ConflictError, match=r"must be from 1 to 7 .*v"):
+        to_nczarr(dataset, store, append_dim="x")
+
+
 def test_quantization_leaves_infinities_and_nan_unchanged():
     data = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0])
     store = {}

@@ -68,19 +68,35 @@ def quantized(
         rounded = _quantized(data, data.dtype, _rounded, scale, missing, name)
         return rounded, recorded
     mode = encoding.get("quantize_mode") or "BitGroom"
-    digits = int(encoding["significant_digits"])
+    digits = encoding["significant_digits"]
     max_digits = {4: 7, 8: 15}[data.dtype.itemsize]
     max_digits = np.finfo(data.dtype).nmant if mode == "BitRound" else max_digits
     if mode not in _ATTRIBUTES:
         raise ConflictError(f"quantize_mode must be one of {', '.join(_ATTRIBUTES)}, not {mode!r}")
-    if not 1 <= digits <= max_digits:
+    if not isinstance(digits, int | np.integer) or not 1 <= digits <= max_digits:
         raise ConflictError(
             f"significant_digits must be from 1 to {max_digits} for dtype {data.dtype} and "
-            f"quantize_mode={mode!r}, not {digits}"
+            f"quantize_mode={mode!r}, not {digits!r}",
+            remedy="Correct the encoding or, for a stored variable, its attribute",
         )
     rounding = {"BitGroom": _groomed, "BitRound": _bit_rounded, "GranularBitRound": _granular}
-    rounded = _quantized(data, data.dtype, rounding[mode], digits, missing, name)
+    rounded = _quantized(data, data.dtype, rounding[mode], int(digits), missing, name)
     return rounded, {_ATTRIBUTES[mode]: np.int32(digits)}
+
+
+def quantized_as_recorded(
+    data: Any, attributes: Mapping[str, Any], missing: Sequence[Any], name: str
+) -> Any:
+    """Round numbers that are added to a stored variable as its attributes record, as netCDF-C does.
+
+    Numbers are returned unchanged if no attribute records ``significant_digits``. For `missing` and
+    errors, see `quantized`.
+    """
+    for mode, attribute in _ATTRIBUTES.items():
+        if attribute in attributes:
+            encoding = {"quantize_mode": mode, "significant_digits": attributes[attribute]}
+            data, _ = quantized(data, encoding, missing, name)
+    return data
 
 
 def digit_attribute(encoding: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 The encoding of a stored variable is fixed. If the variable is packed, numbers that are added to it
 may be rounded to the nearest number that its packing can represent. However, this rounding is not
 accepted if the encoding of the new numbers specifies a different packing. Floats may also be
-rounded to the precision of the stored float type. Apart from such rounding, decoding must reproduce
-the values exactly.
+rounded to the precision of the stored float type, and to the digits that the attributes of a
+quantized variable record. Apart from such rounding, decoding must reproduce the values exactly.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from xr_nczarr.encoding.number_encoding import (
     Rounding,
     as_type,
     encode_numbers,
+    missing_values,
     with_float_scale,
 )
+from xr_nczarr.encoding.quantize import quantized_as_recorded
 from xr_nczarr.encoding.strings import (
     TEXT,
     check_items,
@@ -43,7 +45,7 @@ from xr_nczarr.encoding.time_units import in_time_dtype, is_time
 from xr_nczarr.encoding.xarray_encoder import cf_encoded
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
-from xr_nczarr.netcdf.types import measured_width
+from xr_nczarr.netcdf.types import default_fill, measured_width
 
 # For each dtype kind of new values, the dtype kinds of stored variables to which they can be added.
 _COMPATIBLE_KINDS = {
@@ -155,7 +157,9 @@ def encode_as_stored(
         finer = any(encoding.get(key) != new.encoding[key] for key in packing)
         rounding: Rounding = "none" if finer else "packing"
         encoding = with_float_scale(encoding)
-        return encode_numbers(new.data, dtype, encoding, rounding, existing.path)
+        data = encode_numbers(new.data, dtype, encoding, rounding, existing.path)
+        missing = missing_values(existing.attributes) or [default_fill(dtype)]
+        return quantized_as_recorded(data, existing.attributes, missing, name)
     if new.dtype.kind == dtype.kind == "c":
         new.data = as_type(new.data, dtype)
     new.attrs, new.encoding = {}, encoding
