@@ -187,7 +187,7 @@ def test_notebooks_run_and_draw_figures(
     plt.close("all")
 
 
-def test_every_key_limit_error_and_public_name_is_documented() -> None:
+def test_documentation_covers_all_encoding_keys_limits_errors_and_public_names() -> None:
     result = {name: (DOCS / f"reference/{name}.md").read_text() for name in ("errors", "encoding")}
     classes = [name for name, value in vars(errors).items() if name.endswith("Error")]
     for name in classes:

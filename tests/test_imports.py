@@ -116,7 +116,7 @@ def test_xarray_objects_have_accessor_regardless_of_import_order(order):
     output_of(ORDERS[order] + ACCESSORS)
 
 
-def test_opened_dataset_has_accessor_without_importing_xr_nczarr(store):
+def test_opened_dataset_has_accessor_even_if_xr_nczarr_is_not_imported(store):
     code = "import sys, xarray\nds = xarray.open_dataset(sys.argv[1], engine='nczarr')\n"
     output_of(code + "assert 'opened from' in repr(ds.nczarr)", store)
 

@@ -39,7 +39,7 @@ def test_progress_without_total_shows_count(capsys):
     assert "%" not in shown
 
 
-def test_missing_tqdm_warns_instead_of_showing_progress(store, tmp_path, monkeypatch, capsys):
+def test_warning_replaces_progress_bar_if_tqdm_is_missing(store, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     with pytest.warns(UserWarning, match="tqdm is not installed"):
         xr_nczarr.copy(store, tmp_path / "copy", progress=True)

@@ -252,7 +252,7 @@ def test_invalid_attributes_of_dropped_variable_are_ignored(store):
     assert sorted(dataset.variables) == ["time", "x"]
 
 
-def test_character_array_is_decoded_despite_unreadable_array(tmp_path):
+def test_character_array_is_decoded_although_another_array_is_unreadable(tmp_path):
     members = {".zgroup": {"zarr_format": 2}}
     for name, codec in (("good", None), ("bad", {"id": "nobody's"})):
         members[f"{name}/.zarray"] = array_document((2, 3), "|S1", compressor=codec)

@@ -61,7 +61,7 @@ def test_missing_dates_among_far_future_dates_are_read_as_nan(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_reading_date_outside_inferred_dtype_raises_error(way):
+def test_reading_date_outside_range_of_inferred_dtype_raises_error(way):
     store = stored([0.0, FAR, 1.0])
     dataset = opened(store, way)
     assert dataset.t.dtype == "M8[ns]"

@@ -120,7 +120,7 @@ def test_netcdf_c_default_fill_values_are_not_masked(tmp_path: Path, way: str) -
 
 # Regression D24
 @pytest.mark.parametrize("fill", [0, -2147483647, None])
-def test_plain_zarr_v2_fill_values_are_masked_as_by_zarr_engine(
+def test_plain_zarr_v2_fill_values_are_masked_as_in_zarr_engine(
     tmp_path: Path, fill: int | None, way: str
 ) -> None:
     document = array_document((3,), fill_value=fill)

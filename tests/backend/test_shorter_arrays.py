@@ -92,7 +92,7 @@ def test_reading_past_end_of_short_rectilinear_array_returns_fill_values(length)
 
 
 # Every missing chunk beyond the grid was once requested separately.
-def test_space_past_end_of_rectilinear_grid_counts_as_one_chunk():
+def test_part_of_array_beyond_rectilinear_grid_is_treated_as_one_chunk():
     store, values = {}, np.zeros(20_000, "i4")
     encoding = {"v": {"chunksizes": (20_000,), "_FillValue": np.int32(-1), "zlib": False}}
     dataset = xr.Dataset({"v": ("t", values)})

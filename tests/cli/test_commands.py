@@ -156,7 +156,7 @@ def test_remedies_printed_by_commands_use_command_line_flags(command, tmp_path, 
     assert "--limit max_chunk_bytes=…" in " ".join(capsys.readouterr().out.split())
 
 
-def test_stored_text_that_resembles_python_arguments_is_printed_unchanged(tmp_path, capsys):
+def test_stored_text_that_looks_like_keyword_argument_is_printed_unchanged(tmp_path, capsys):
     comment = "compared with rtol=0.5 and group='g'"
     for name, attrs in {"a": {"comment": comment}, "b": {}}.items():
         xr_nczarr.to_nczarr(xr.Dataset({"group=a": ("x", [1.0])}, attrs=attrs), tmp_path / name)

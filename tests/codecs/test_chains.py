@@ -206,7 +206,7 @@ def test_successive_transposes_are_applied_in_order():
     assert zlib.decompress(data) == deltas.transpose(1, 2, 0).transpose(1, 0, 2).tobytes()
 
 
-def test_scalar_encoded_by_scaling_and_empty_transpose_is_decoded():
+def test_scalar_with_scale_and_empty_transpose_codecs_is_decoded():
     scale = {"dtype": "<f8", "astype": "<i2", "scale": 10, "offset": 0}
     filters = ("fixedscaleoffset", scale), ("transpose", {"order": []})
     codec = make_codec("<f8", (), *filters, ("bytes", {}))

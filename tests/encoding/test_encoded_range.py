@@ -110,7 +110,7 @@ def test_values_within_encoding_range_are_written(tmp_path, values, encoding, ex
         np.testing.assert_array_equal(opened, expected)
 
 
-def test_floats_are_packed_into_same_integers_as_by_xarray():
+def test_floats_are_packed_into_same_integers_as_in_xarray():
     original = xr.Variable(
         "x", np.random.default_rng(0).normal(0, 500, 10_000).astype("f4"), {}, PACKED
     )

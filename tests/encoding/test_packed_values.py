@@ -81,7 +81,7 @@ def test_negative_integer_is_rejected_for_unsigned_variable(path):
 
 
 # Regression D57
-def test_unsigned_encoding_key_stores_values_as_signed_integers(path):
+def test_values_are_stored_as_signed_integers_if_encoding_contains_unsigned_key(path):
     encoding = {"p": {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1, "scale_factor": 0.5}}
     to_nczarr(packed(1.0, 100.0), path, encoding=encoding)
     to_nczarr(packed(127.0, np.nan, 64.0, 0.0), path, append_dim="time")

@@ -231,7 +231,9 @@ def test_strings_can_be_written_to_character_arrays(path, zarr_format):
 @pytest.mark.parametrize("dtype", ["S1", object])
 @pytest.mark.parametrize("in_dask", [False, True], ids=["numpy", "dask"])
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_single_bytes_in_plain_zarr_are_not_joined(path, version, in_dask, dtype):
+def test_arrays_of_single_bytes_in_plain_zarr_are_not_joined_into_strings(
+    path, version, in_dask, dtype
+):
     data = xr.Dataset({"data": ("x", np.array([b"a", b"", b"c"], dtype))})
     source = data.chunk(x=2) if in_dask else data
     to_nczarr(source, path, dialect="zarr", zarr_format=version, consolidated=False)

@@ -143,7 +143,7 @@ def test_attributes_that_are_not_a_json_object_are_rejected():
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", None, -1, 2**63, 10**400, [1], {}])
-def test_values_other_than_integers_in_range_are_rejected(value):
+def test_non_integers_and_out_of_range_integers_are_rejected(value):
     with pytest.raises(MetadataError) as raised:
         read_integer(value, "shape")
     assert raised.value.place == "shape"

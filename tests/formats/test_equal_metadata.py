@@ -71,7 +71,7 @@ def opened(version, arrays, consolidated):
 
 @pytest.mark.parametrize("consolidated", [True, False])
 @pytest.mark.parametrize("version", ["2", "3"])
-def test_parsing_similar_arrays_together_yields_same_nodes_as_separately(version, consolidated):
+def test_parsing_similar_arrays_together_or_separately_yields_same_nodes(version, consolidated):
     arrays = {path: (ARRAYS[version], {"of": path}) for path in PATHS}
     dataset = opened(version, arrays, consolidated)
     for path, node in dataset.items():

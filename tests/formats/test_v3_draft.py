@@ -103,7 +103,7 @@ def test_first_example_array_round_trips():
     assert rendered(node) == ARRAY
 
 
-def test_second_example_array_has_datetime_dtype():
+def test_second_example_in_draft_specification_has_datetime_dtype():
     node = parse(DATES)
     assert node.dtype == "<M8[ns]"
     assert node.fill_value is None
@@ -574,7 +574,7 @@ def gdal():
     return Recorded("gdal_3_6.json")
 
 
-def test_zarr_python_values_of_every_type_are_read(zarr_python):
+def test_values_of_every_type_written_by_zarr_python_are_read(zarr_python):
     assert zarr_python.layout == V3Draft(released=True)
     assert not [node for node in zarr_python.nodes.values() if isinstance(node, BrokenNode)]
     arrays = {path for path, node in zarr_python.nodes.items() if isinstance(node, ArrayNode)}

@@ -147,7 +147,7 @@ def test_third_consolidated_store_in_folder_needs_few_requests(similar, version)
 
 
 @pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
-def test_third_store_needs_few_requests_whether_missing_objects_return_403_or_404(
+def test_third_store_in_folder_needs_few_requests_if_missing_objects_return_403_or_404(
     similar, forbidden
 ):
     if forbidden:
@@ -210,7 +210,7 @@ def test_consolidated_store_can_be_opened_if_server_returns_403_for_missing_obje
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
-def test_passing_zarr_format_opens_store_if_server_returns_403_for_missing_objects(
+def test_store_can_be_opened_with_zarr_format_if_server_returns_403_for_missing_objects(
     s3_server, trees
 ):
     xr_nczarr.to_nczarr(

@@ -297,7 +297,7 @@ def test_variables_with_trailing_fill_values_are_read_in_few_calls(
 
 
 @pytest.mark.parametrize("dialect", ["nczarr", "universal"])
-def test_attributes_of_zero_strings_keep_their_type(dialect: str, tmp_path: Path) -> None:
+def test_empty_lists_of_strings_in_attributes_keep_their_type(dialect: str, tmp_path: Path) -> None:
     source, store, file = (tmp_path / name for name in ("source.nc", "store", "file.nc"))
     with netCDF4.Dataset(source, "w") as created:
         created.createVariable("v", "i4")

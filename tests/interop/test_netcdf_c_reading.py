@@ -168,7 +168,7 @@ def assert_same_content(result: Group, expected: Group) -> None:
 
 
 @needs_ncgen
-def test_ncgen_stores_are_read_as_by_netcdf_c(tmp_path: Path, way: str) -> None:
+def test_reading_ncgen_stores_yields_same_values_as_netcdf_c(tmp_path: Path, way: str) -> None:
     store, copy = write_with_ncgen(tmp_path / "store.file", "plain.cdl"), tmp_path / "copy.nc"
     subprocess.run(["nccopy", file_url(store), str(copy)], check=True, timeout=60)
     with netCDF4.Dataset(copy) as dataset:

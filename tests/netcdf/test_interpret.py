@@ -650,7 +650,7 @@ def test_null_fill_values_are_read_as_zero(type_name, expected):
 
 
 # Regression D20
-def test_null_fill_value_of_variable_length_bytes_is_empty():
+def test_null_fill_value_of_variable_length_bytes_is_read_as_empty_bytes():
     node = array("/v", (2,), "|O", {"_ARRAY_DIMENSIONS": ["x"]}, fill_value=None)
     node = replace(node, codecs=(CodecSpec("vlen-bytes"),))
     assert only(interpret(hierarchy(group(), node))).fill_value == b""

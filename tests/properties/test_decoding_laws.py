@@ -66,7 +66,7 @@ def as_store(stored, attributes):
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(packed_variables())
-def test_packed_variables_are_decoded_to_same_bits_as_by_xarray(case):
+def test_packed_variables_are_decoded_to_same_bits_as_in_xarray(case):
     stored, attributes = case
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

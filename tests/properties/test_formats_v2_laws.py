@@ -172,7 +172,7 @@ def rendered(module, node):
 
 @given(array_documents())
 @settings(deadline=None)
-def test_parsed_arrays_are_rendered_to_original_documents(pair):
+def test_rendering_parsed_arrays_restores_original_documents(pair):
     path, held = pair
     node = parsed(v2, path, held)
     assert isinstance(node, ArrayNode), node.error
@@ -218,7 +218,9 @@ MEMBERS = (*PLAIN_MEMBERS, "zarr_format", "dimension_separator")
 @pytest.mark.parametrize("module", [v1, v2])
 @given(pair=array_documents(), name=st.sampled_from(MEMBERS), value=JSON)
 @settings(deadline=None)
-def test_arbitrary_array_member_is_parsed_or_rejected_with_key(module, pair, name, value):
+def test_arbitrary_array_member_is_parsed_or_rejected_with_error_that_names_key(
+    module, pair, name, value
+):
     path, held = pair
     members, attributes = held.values()
     changed = dict(

@@ -74,7 +74,7 @@ def test_reading_record_file_missing_from_new_set_raises_error(tmp_path):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_other_programs_can_read_and_change_reference_sets_with_identifiers(
+def test_other_programs_can_read_and_change_reference_sets_that_contain_identifier(
     tmp_path, monkeypatch, library
 ):
     target = str(tmp_path / "set.parq")

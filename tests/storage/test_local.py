@@ -214,7 +214,7 @@ def test_file_truncated_while_copying_is_not_stored(
     assert os.listdir(f"{target.root}/b") == []
 
 
-def test_copying_rejects_large_files_directories_and_invalid_keys(
+def test_copying_rejects_directories_invalid_keys_and_large_files(
     store: LocalStore, tmp_path: Path
 ) -> None:
     store.put([("a", b"12345678"), ("folder/a", b"")])
@@ -369,7 +369,7 @@ def test_sync_option_determines_which_files_are_synced(
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_staged_files_are_synced_individually_without_syncfs(
+def test_staged_files_are_synced_individually_if_syncfs_is_unavailable(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch, synced: list[str], links: bool
 ) -> None:
     store.put([("a/0", b"1")])

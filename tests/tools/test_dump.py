@@ -233,7 +233,7 @@ def test_dump_shows_only_filters_supported_by_hdf5():
 
 
 @needs_ncgen
-def test_ncgen_accepts_special_attributes_of_unfilled_strings(tmp_path):
+def test_ncgen_accepts_special_attributes_of_strings_without_fill_value(tmp_path):
     """netcdf-c rejects `_NoFill` for strings."""
     xr_nczarr.to_nczarr(xr.Dataset({"s": ("x", ["a", "bc"])}), tmp_path / "s.zarr", dialect="zarr")
     document = json.loads((tmp_path / "s.zarr" / "s" / ".zarray").read_text())
@@ -302,7 +302,7 @@ def characters(path):
     return result
 
 
-def test_dump_shows_necessary_digits_of_powers_of_two(tmp_path):
+def test_dump_shows_enough_digits_to_restore_powers_of_two(tmp_path):
     values = {"f4": [2.0**87, 2.0**-149], "f8": [2.0**-44, 2.0**89]}
     variables = {name: ("x", np.array(numbers, name)) for name, numbers in values.items()}
     xr_nczarr.to_nczarr(xr.Dataset(variables), tmp_path / "powers.zarr")

@@ -108,7 +108,7 @@ def write_sparse(path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_verify_reports_abnormal_files_in_place_of_chunks(
+def test_verify_reports_special_files_in_place_of_chunks(
     tmp_path: Path, replace: Any, problem: str, zarr_format: int
 ) -> None:
     store = make(tmp_path / "store", zarr_format=zarr_format)
@@ -720,7 +720,9 @@ def test_verify_reports_names_that_prevent_netcdf_c_from_opening_store(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
-def test_programs_not_reported_as_incompatible_can_read_store(tmp_path: Path, program: str) -> None:
+def test_every_program_not_reported_as_incompatible_can_read_store(
+    tmp_path: Path, program: str
+) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))
     (finding,) = xr_nczarr.verify(store, readers=True).findings
     assert str(finding) == "note: /: readers must support Zarr version 2"

@@ -81,7 +81,7 @@ def test_dask_blocks_of_undeclared_shape_are_rejected(path, made, zarr_format):
     assert read(path).v.values.tolist() == [0, 1, 2, 3]
 
 
-def test_dask_blocks_with_too_long_byte_strings_are_rejected():
+def test_dask_blocks_with_overlong_byte_strings_are_rejected():
     blocks = da.from_array(np.array([b"abc"]), chunks=1)
     shorter = blocks.map_blocks(np.copy, dtype="S2", meta=np.empty(0, "S2"))
     with pytest.raises(ConflictError, match=r"has dtype \|S3, but the declared dtype \|S2"):

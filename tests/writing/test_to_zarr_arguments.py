@@ -239,7 +239,7 @@ def test_numpy_numbers_in_nested_attributes_become_json_numbers():
     assert read(store).attrs == {"a": [0.5], "b": {"c": [0, 1]}}
 
 
-def test_attribute_can_change_to_equal_value_of_different_json_type():
+def test_attribute_can_change_json_type_without_changing_value():
     store = {}
     to_nczarr(xr.Dataset(attrs={"a": 1, "b": 2}), store, dialect="zarr")
     to_nczarr(xr.Dataset(attrs={"a": True, "b": 2.0}), store, mode="a")

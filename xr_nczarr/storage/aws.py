@@ -87,7 +87,7 @@ class BotocoreCredentials:
     def __init__(self, profile: str | None) -> None:
         self._credentials = _session(profile).get_credentials()
         if self._credentials is None:
-            raise NoEquivalentError("botocore finds no credentials for S3")
+            raise NoEquivalentError("botocore found no credentials for S3")
 
     def __call__(self) -> dict[str, Any]:
         """Return the current credentials, with an expiration time five minutes from now."""
