@@ -99,7 +99,7 @@ class PartReader:
     def _read_directly(self, batch: list[ChunkPart]) -> list[ChunkPart]:
         """Read uncompressed chunks from files, and return the parts whose chunks are missing."""
         absent: list[ChunkPart] = []
-        box: Array | None = None
+        scratch: Array | None = None
         previous: Window | None = None
         for part in batch:
             try:
@@ -107,12 +107,12 @@ class PartReader:
                 target = self._target_as_chunk(part)
                 window = self._window(part) if target is None else None
                 # Parts with the same window share a buffer, to avoid allocating memory for each.
-                if target is None and (box is None or window is not previous):
+                if target is None and (scratch is None or window is not previous):
                     shape = self.node.chunk_shape if window is None else window.shape
-                    box = np.empty(shape, self.node.dtype)
-                    rows = [] if window is None else _rows(box, window.spans)
+                    scratch = np.empty(shape, self.node.dtype)
+                    rows = [] if window is None else _rows(scratch, window.spans)
                     previous = window
-                values: Any = box if target is None else target
+                values: Any = scratch if target is None else target
                 if window is None:
                     size = self.store.fetch_into(key, _buffer(values))
                 else:
@@ -316,8 +316,8 @@ class PartReader:
                     self._place_fill(part)
                 else:
                     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                    box = np.frombuffer(data, self.node.dtype).reshape(window.shape)
-                    self._place(box, window.source, part.target)
+                    values = np.frombuffer(data, self.node.dtype).reshape(window.shape)
+                    self._place(values, window.source, part.target)
             except NczarrError as error:
                 self._locate(error, part)
                 raise
@@ -342,8 +342,8 @@ def _buffer(array: Array) -> Any:
     return array if array.dtype.kind in "iufb" else bytes_of(array)
 
 
-def _rows(box: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
-    memory = box.reshape(-1).view(np.uint8).data
+def _rows(array: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
+    memory = array.reshape(-1).view(np.uint8).data
     stops = list(itertools.accumulate([length for _, length in spans]))
     return list(map(memory.__getitem__, map(slice, [0, *stops], stops)))
 

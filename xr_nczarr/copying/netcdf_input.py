@@ -234,16 +234,16 @@ class NetcdfValues(BackendArray):
         values = np.empty(lengths, self.dtype)
         if values.size:
             with netcdf_c.LOCK, ErrorContext(variable=self.variable.path):
-                values = self._box(starts, lengths)
+                values = self._hyperslab(starts, lengths)
         selected: Array = values[tuple(within)]
         return selected
 
-    def _box(self, starts: list[int], lengths: list[int]) -> Array:
-        """Read a box of elements, which can extend beyond the end of the variable."""
+    def _hyperslab(self, starts: list[int], lengths: list[int]) -> Array:
+        """Read a hyperslab, which can extend beyond the end of the variable."""
         # Along an unlimited dimension, a variable can be shorter than the dimension. netCDF-C then
-        # misplaces the values of boxes that extend beyond the end of the variable. It reads two
-        # kinds of boxes correctly: boxes of length 1 along all unlimited dimensions, and boxes of
-        # length 1 along all dimensions before the last unlimited dimension. Other boxes are split.
+        # misplaces the values of a hyperslab that extends beyond the end of the variable, with two
+        # exceptions: hyperslabs of length 1 along all unlimited dimensions, and hyperslabs of
+        # length 1 along all dimensions before the last unlimited one. All others are split.
         outer = range(max(self.unlimited, default=0))
         last = [start + length - 1 for start, length in zip(starts, lengths, strict=True)]
         if not outer or self._is_stored(last, [1] * len(last)):
@@ -265,11 +265,11 @@ class NetcdfValues(BackendArray):
         return values
 
     def _is_stored(self, starts: list[int], lengths: list[int]) -> bool:
-        """Return whether a box contains a value other than the fill value. False for strings.
+        """Return whether a hyperslab contains a value other than the fill value. False for strings.
 
-        The box must have length 1 along all unlimited dimensions.
+        The hyperslab must have length 1 along all unlimited dimensions.
         """
-        # A box without such a value might lie beyond the end of the variable.
+        # A hyperslab without such a value might lie beyond the end of the variable.
         if self.dtype.hasobject:
             return False
         fill = self.variable.array_node.fill_value

@@ -31,7 +31,7 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
     ConflictError
         If xarray rejects a variable.
     """
-    prepared, boxes = dict[Hashable, Variable](), {}
+    prepared, other_bounds = dict[Hashable, Variable](), {}
     for key, variable in variables.items():
         with ErrorContext(variable=str(key)):
             _refuse_missing_dates(variable, str(key))
@@ -42,7 +42,7 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
         # for example a bounding box.
         attributes = prepared[key].attrs
         if not isinstance(bounds := attributes.get("bounds", ""), str):
-            boxes[key], attributes["bounds"] = bounds, ""
+            other_bounds[key], attributes["bounds"] = bounds, ""
     try:
         encoded: dict[Hashable, Variable] = conventions.cf_encoder(prepared, {})[0]
     except Exception:
@@ -54,8 +54,8 @@ def group_encoded(variables: Mapping[Hashable, Variable]) -> dict[Hashable, Vari
         if variable.attrs.get("bounds") == key:  # xarray has removed the variable's own units
             encoded[key] = encoded_alone(variable, str(key))
         encoded[key] = _with_item_type(encoded[key], variable)
-    for key, box in boxes.items():
-        encoded[key].attrs["bounds"] = box
+    for key, value in other_bounds.items():
+        encoded[key].attrs["bounds"] = value
     return encoded
 
 

@@ -211,16 +211,16 @@ def _run_lengths(selected: Any, chunk_ends: _Lengths) -> _Lengths:
 
 def _split_large(lengths: Sequence[_Lengths], itemsize: int) -> list[_Lengths]:
     """Split chunks that exceed the maximum block size, preferably along the leading axes."""
-    box = [int(axis.max()) for axis in lengths]
-    for axis, length in enumerate(box):
-        box[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(box) * itemsize))
-        box[axis] = min(length, box[axis])
-        _check_count(-(-int(lengths[axis].sum()) // max(1, box[axis])))
+    shape = [int(axis.max()) for axis in lengths]
+    for axis, length in enumerate(shape):
+        shape[axis] = max(1, length * _BLOCK_BYTES // max(1, math.prod(shape) * itemsize))
+        shape[axis] = min(length, shape[axis])
+        _check_count(-(-int(lengths[axis].sum()) // max(1, shape[axis])))
     return [
         np.array([min(step, size - at) for size in axis.tolist() for at in range(0, size, step)])
         if step < axis.max()
         else axis
-        for axis, step in zip(lengths, box, strict=True)
+        for axis, step in zip(lengths, shape, strict=True)
     ]
 
 
