@@ -149,6 +149,13 @@ def test_concurrent_region_writes_to_one_chunk_lose_no_values(path):
     assert read(path).n.values.tolist() == list(range(12))
 
 
+def test_concurrent_region_writes_to_zip_file_lose_no_values(tmp_path):
+    path = tmp_path / "store.zip"
+    to_nczarr(series(0, 12)[["n"]] * 0, path)
+    run_in_processes(3, write_element, [(path, index) for index in range(12)])
+    assert read(path).n.values.tolist() == list(range(12))
+
+
 # Regression D56
 def test_partial_chunk_writes_are_rejected_if_store_has_no_locks():
     store = RemoteMemoryStore({})
@@ -222,7 +229,9 @@ def append_one(path, index):
 
 
 # Regression D59
-def test_concurrent_appends_by_two_processes_are_serialized(path):
+@pytest.mark.parametrize("suffix", ["", ".zip"])
+def test_concurrent_appends_by_two_processes_are_serialized(path, suffix):
+    path = f"{path}{suffix}"
     encoding = {"time": {"units": "hours since 2000-01-01"}}
     to_nczarr(series(0, 1), path, unlimited_dims="time", encoding=encoding)
     run_in_processes(2, append_one, [(path, index) for index in range(1, 7)])

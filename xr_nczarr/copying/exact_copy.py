@@ -43,7 +43,7 @@ from xr_nczarr.storage import Access, LocalStore, Location, Store, boot_id, pars
 from xr_nczarr.storage.url import mask
 from xr_nczarr.tools.results import Result, count_text
 from xr_nczarr.writing.builder import plan_tree
-from xr_nczarr.writing.transaction import Transaction
+from xr_nczarr.writing.transaction import Transaction, is_staged
 from xr_nczarr.writing.write_options import layout_of
 from xr_nczarr.writing.write_plan import WritePlan
 
@@ -304,7 +304,7 @@ def _copy_to_store(
     with Transaction.locked(store, owner, locking="always", force=overwrite) as transaction:
         exists, resumed, restart_reason = _inspect_target(transaction, mark, overwrite)
         plan.mark, plan.resumed = mark or b"{}", resumed
-        resumable = before is not None and not transaction.is_staged(exists)
+        resumable = before is not None and not is_staged(store, exists)
 
         def copy_values(work: Store) -> tuple[list[str], int]:
             copied = copy_chunks(plan.writes, tree.arrays, work, resumed, progress)

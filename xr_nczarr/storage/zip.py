@@ -6,6 +6,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from xr_nczarr.errors import UnsupportedError
@@ -39,6 +40,7 @@ class ZipStore(Store):
     """
 
     shared = False
+    locks_processes = True
     replaceable = True
     single_file = True
 
@@ -157,6 +159,13 @@ class ZipStore(Store):
         """Remove one object, or all objects under a prefix, by replacing the whole zip file."""
         with self.atomic_replacement(empty=False) as staging:
             staging.delete(prefix)
+
+    @contextmanager
+    def lock(self, key: str) -> Iterator[None]:  # noqa: ARG002
+        """Hold the writer lock of the zip file, because any write replaces the whole file."""
+        with self._local_folder().lock(self.key):
+            self._opened = None  # another writer may have replaced the file
+            yield
 
     def staging(self, *, empty: bool) -> LocalStore:
         """Return a new staging directory beside the zip file, for use with `commit`.

@@ -13,7 +13,7 @@ from xr_nczarr.storage import Access
 from xr_nczarr.writing.builder import plan_creation
 from xr_nczarr.writing.lazy_sources import check_sources_outside
 from xr_nczarr.writing.modification import plan_modification
-from xr_nczarr.writing.transaction import Transaction
+from xr_nczarr.writing.transaction import Transaction, is_staged
 from xr_nczarr.writing.write_options import (
     UnlimitedDims,
     WriteMode,
@@ -226,7 +226,7 @@ def to_nczarr(
         with Transaction.locked(
             store,
             request.identity,
-            locking=mode != "r+" or (atomic and store.replaceable),
+            locking=mode != "r+" or is_staged(store, atomic),
             force=overwrite or request.replaces_store,
         ) as transaction:
             if mode != "r+" and not request.replaces_store:

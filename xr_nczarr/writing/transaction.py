@@ -207,7 +207,9 @@ class Transaction:
         try:
             return self.commit(plan, write_values, staged=staged)
         except Exception as error:
-            left = _state_after_failure(plan, self.store, in_place=not self.is_staged(staged))
+            left = _state_after_failure(
+                plan, self.store, in_place=not is_staged(self.store, staged)
+            )
             if isinstance(error, NczarrError):
                 error.remedy = ". ".join(filter(None, (error.remedy.rstrip("."), left)))
             else:  # raised by dask, or by a function in its graph
@@ -257,19 +259,12 @@ class Transaction:
     @contextmanager
     def _workspace(self, plan: WritePlan, *, staged: bool) -> Iterator[Store]:
         """Yield the store to write to: the target, or a staging store that later replaces it."""
-        if self.is_staged(staged):
+        if is_staged(self.store, staged):
             with self.store.atomic_replacement(empty=plan.new, exclusive=plan.exclusive) as staging:
                 yield staging
         else:
             yield self.store
             self.store.flush()
-
-    def is_staged(self, requested: bool) -> bool:
-        """Return whether a write uses a staging store, which replaces the target when complete.
-
-        `requested` is the argument `staged` of `commit`.
-        """
-        return self.store.single_file or (requested and self.store.replaceable)
 
     def _prepare(self, plan: WritePlan, work: Store) -> None:
         """Mark a new store as unfinished, and remove the objects of the store that it replaces."""
@@ -355,6 +350,14 @@ class Transaction:
             work.delete(target)
             removed = [key for key in self.target.documents if _is_below(key, target)]
             self.target.documents.update(dict.fromkeys(removed))
+
+
+def is_staged(store: Store, requested: bool) -> bool:
+    """Return whether a change is written to a staging store, which then replaces `store`.
+
+    `requested` is whether the caller requests atomic replacement.
+    """
+    return store.single_file or (requested and store.replaceable)
 
 
 @contextmanager
