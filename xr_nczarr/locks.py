@@ -19,7 +19,7 @@ _MAX_WAIT_SECONDS = 1.0
 
 
 class ProcessLock:
-    """A reentrant lock for the threads of one process. Forked children release it."""
+    """A reentrant lock for the threads of one process. In a forked child, it starts released."""
 
     _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
 

@@ -66,7 +66,7 @@ class CheckedResponse(aiohttp.ClientResponse):
         StorageError
             If the server sends a web page in place of a range.
         aiohttp.ClientPayloadError
-            If the body is truncated. Also if the ``Content-Range`` header does not match the
+            If the body is truncated, or if the ``Content-Range`` header does not match the
             requested range or the length of the body.
         """
         max_bytes = self._max_bytes

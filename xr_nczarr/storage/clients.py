@@ -48,7 +48,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class _Arguments:
-    """The arguments of a store class of obstore, and the path of a folder in the store."""
+    """The arguments for creating an obstore store, and the path of a folder in that store."""
 
     class_name: str  # in `obstore.store`
     bucket_or_url: str  # the name of a bucket or container, or the URL of a folder on a web server

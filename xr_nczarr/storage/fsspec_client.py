@@ -405,9 +405,10 @@ def _batch_size(expected: Expected) -> int:
 def _unpickled(
     filesystem: Any, root: str, rebuild: Callable[..., FsspecClient], process: int | None
 ) -> Connection:
-    """Return an unpickled client, or an `UnreachableConnection` if this process lacks its files.
+    """Unpickle a client, or return an `UnreachableConnection` if its files are in another process.
 
-    `process` is the id of the only process that has the files, or None if all processes have them.
+    `process` is the id of the only process whose memory contains the client's files, or None if the
+    files are not in memory.
     """
     client = rebuild(filesystem, root)
     return client if process in (None, os.getpid()) else UnreachableConnection(client.name)

@@ -377,9 +377,9 @@ class LocalStore(Store):
         ------
         RefusedError
             If a key is not a plain relative path, contains a name that this operating system does
-            not allow, or contains a name reserved for temporary files. Unless `follow_symlinks` is
-            true, also if a symbolic link on the path points outside the store. The error names the
-            key.
+            not allow, or contains a name reserved for temporary files. Also raised if a symbolic
+            link on the path points outside the store and `follow_symlinks` is false. The error
+            names the key.
         ConflictError
             If two names differ only in case or Unicode normalization, and the file system treats
             them as equal.
@@ -408,8 +408,8 @@ class LocalStore(Store):
         Raises
         ------
         RefusedError
-            If `key` is not a plain relative path of valid file names. Unless `follow_symlinks` is
-            true, also if a symbolic link on the path points outside the store.
+            If `key` is not a plain relative path of valid file names. Also raised if a symbolic
+            link on the path points outside the store and `follow_symlinks` is false.
         """
         check_key(key, self.name)
         reason = system.invalid_name_reason(key)

@@ -315,7 +315,7 @@ def translated_os_errors(store: str, key: str | None = None) -> Iterator[None]:
 def held_lock(
     lock: AbstractContextManager[None], store: str, key: str | None = None
 ) -> Iterator[None]:
-    """Hold `lock`, and translate an OSError raised while it is acquired to a StorageError."""
+    """Hold `lock`. If acquiring it raises an OSError, raise a StorageError instead."""
     with ExitStack() as held:
         with translated_os_errors(store, key):
             held.enter_context(lock)

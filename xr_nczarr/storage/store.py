@@ -450,11 +450,12 @@ class Store(ABC):
                 staging.discard()
 
     def replacement_lock(self, *, exclusive: bool) -> AbstractContextManager[None]:
-        """Return a context manager that holds the lock against replacing the store.
+        """Return a context manager for the lock that protects the store from being replaced.
 
-        Writers that change objects in place share the lock. `atomic_replacement` holds it
-        exclusively. Otherwise, objects that change after they were copied to the staging store
-        would be lost. The default implementation does nothing.
+        Writers that change objects in place share this lock. `atomic_replacement` holds it
+        exclusively, unless the staging store starts empty. Without the lock, changes to objects
+        that have already been copied to the staging store would be lost. The default implementation
+        does nothing.
         """
         return nullcontext()
 

@@ -317,7 +317,7 @@ def locked(path: str) -> Iterator[None]:
 
 @contextmanager
 def directory_lock(path: str, *, exclusive: bool) -> Iterator[None]:
-    """Hold a lock on a directory, which either one holder has exclusively or several share.
+    """Hold a lock on a directory, either exclusively or shared with other holders.
 
     If the directory is replaced while this function waits, the new directory is locked. A missing
     directory is not locked. On Windows, and on file systems that cannot lock directories, the

@@ -244,10 +244,10 @@ class PrefetchGroup:
         self._lock = ProcessLock()
 
     def fetch(self, keys: Sequence[str]) -> Mapping[str, Bytes | None]:
-        """Return all objects in the group by key, with None for each missing object.
+        """Return all prefetched objects, as a mapping from keys to bytes.
 
-        The result is empty if one of `keys` is not in the group, or if the group could not be
-        fetched.
+        The value is None for a missing object. The mapping is empty if one of `keys` does not
+        belong to this prefetch group, or if the objects could not be fetched.
         """
         if not self._keys.issuperset(keys):
             return {}

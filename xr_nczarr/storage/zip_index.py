@@ -123,7 +123,10 @@ class ZipContents:
 
 
 def _implied_size(end: bytes) -> int:
-    """Compute the size of a zip file in bytes from its last bytes, or 0 if they are not its end."""
+    """Compute the size of a zip file in bytes from its last bytes, `end`.
+
+    Return 0 if `end` contains no end of central directory record.
+    """
     # PKWARE's APPNOTE 6.3.10, sections 4.3.14 to 4.3.16
     record = end.rfind(b"PK\5\6")
     length, start = struct.unpack_from("<12x2L", end[record:].ljust(22), 0)
