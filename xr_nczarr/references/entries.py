@@ -117,8 +117,8 @@ def unique_members(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def invalid(subject: str, value: object, expected: str, **where: Any) -> ReferenceSetError:
     """Build the error for a value that a reference set must not contain.
 
-    `subject` names what has the value, and `expected` describes the allowed values. `where` can
-    contain the `key` of the reference and the `place` in the document.
+    `subject` is a name for the value, such as ``"the URL"``, and `expected` describes the allowed
+    values. `where` can contain the `key` of the reference and the `place` in the document.
     """
     return ReferenceSetError(f"{subject} is {quote(repr(value))}; expected {expected}", **where)
 

@@ -121,7 +121,7 @@ class Generator(PickledByFields):
 
     @cached_property
     def _compute_fields(self) -> Computed:
-        """A function that returns the URL, offset and length for given dimension values."""
+        """A function that computes the URL, offset and length from one value for each dimension."""
         return compiled(Call(lambda *fields: fields, (self.url, self.offset, self.length)))
 
     def check(self) -> None:

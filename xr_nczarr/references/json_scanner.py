@@ -100,7 +100,7 @@ def remove_markers(members: dict[str, object]) -> int:
 
 
 class _Block:
-    """A part of a JSON document that starts with the opening quotation mark of a key."""
+    """A part of a JSON document. The part starts with the opening quotation mark of a key."""
 
     def __init__(self, text: bytes | memoryview) -> None:
         # Pad the text, because some reads extend beyond its end.

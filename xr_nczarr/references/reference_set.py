@@ -192,7 +192,10 @@ class ReferenceSet(PickledByFields):
 
     @cached_property
     def _ranks(self) -> dict[str, set[int]]:
-        """The numbers of indices in the chunk keys of each array, by the prefix of these keys."""
+        """The ranks of each array's chunk keys, keyed by the prefix of these keys.
+
+        The rank of a chunk key is the number of indices in it.
+        """
         splits = filter(None, map(split_chunk_key, self.entries))
         ranks: dict[str, set[int]] = {}
         for pattern in (*(split[0] for split in splits), *self.chunks):

@@ -44,7 +44,7 @@ If a set is larger, it is not pickled, and the receiving process reads the docum
 
 
 class _TargetRange(NamedTuple):
-    """The byte range of a target that contains the requested bytes of `key`.
+    """The location of the bytes requested from the object at `key`: a byte range of a target.
 
     A negative `start` counts from the end of the target. If `length` is None, the range is the
     whole target.
@@ -156,7 +156,7 @@ class ReferenceStore(Store):
         StorageError
             If a target does not exist or cannot be read.
         RefusedError
-            If the set is not allowed to refer to a target.
+            If the reference set is not allowed to refer to a target.
         """
         return self._fetch([ByteRange(key) for key in keys])
 
@@ -165,8 +165,8 @@ class ReferenceStore(Store):
     ) -> Iterator[Bytes | None]:
         """Yield the encoded bytes of each chunk, or None for a chunk that the set does not declare.
 
-        Many chunks are read fastest if all of their references are in one `ReferenceTable`, and
-        are byte ranges of files in one local store.
+        Reading many chunks is fastest if all of their references are in one `ReferenceTable`, and
+        point to byte ranges of files in one local store.
         """
         fetched = self._fetch_together(keys, chunks) if type(keys) is ChunkKeys else None
         return super().fetch_chunks(keys, chunks) if fetched is None else fetched
@@ -230,9 +230,10 @@ class ReferenceStore(Store):
         return None if located is None else len(located)
 
     def known_sizes(self, keys: Sequence[str]) -> list[int | None]:
-        """Return the size in bytes that the set declares for each key.
+        """Return the size in bytes that the reference set declares for each key.
 
-        The size is 0 for a key that is not declared, and None for a reference to a whole object.
+        The size is 0 for a key that is not declared. It is None if the reference declares no
+        length, because it refers to a whole object.
         """
         sizes: list[int | None] = []
         self.references.load(keys)
@@ -263,12 +264,12 @@ class ReferenceStore(Store):
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int | None]]:
         """Yield the key and the size in bytes of every object under `prefix`.
 
-        The size is None for a reference to a whole object.
+        The size is None if the reference declares no length, because it refers to a whole object.
 
         Raises
         ------
         UnsupportedError
-            If the set declares too many objects to list.
+            If the reference set declares too many objects to list.
         """
         if self.references.key_count > _MAX_LISTED:
             raise UnsupportedError(
@@ -387,5 +388,5 @@ class ReferenceStore(Store):
 
 
 def _declared_size(reference: Reference) -> int | None:
-    """Return the size of an object in bytes, or None for a reference to a whole object."""
+    """Return the size in bytes that a reference declares, or None if it declares no length."""
     return reference.length if isinstance(reference, Address) else len(reference)

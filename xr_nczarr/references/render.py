@@ -264,7 +264,7 @@ def _strides(distances: NDArray[np.int64], shape: tuple[int, ...]) -> tuple[int,
 
 
 def _common_url_prefix(table: ReferenceTable) -> str | None:
-    """Return the text before the chunk key in every URL, or None if there is no such text."""
+    """Return the URL prefix if every URL is this prefix plus the chunk key, and None otherwise."""
     url_prefix: str | None = None
     for key, (url, *_) in table.items() if len(table.urls) == table.key_count else ():
         if url_prefix is None and url.endswith(key):

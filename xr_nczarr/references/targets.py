@@ -72,8 +72,8 @@ class ReferenceTrust(Trust):
         - for a trusted remote set, its scheme and host (or bucket), such as ``s3://bucket``
         - for an untrusted remote set, its folder
         - for an untrusted set that is local or in memory, a placeholder that matches no URL
-        - for a trusted set that is local or in memory, None. The set may then refer to anything
-          but devices and protocols that do more than transfer bytes.
+        - for a trusted set that is local or in memory, None. The set may then refer to any
+          location except devices, but only through protocols that do nothing but transfer bytes.
     allow
         URL prefixes and absolute paths to which the set may also refer. If the set is local and
         untrusted, they include its folder.
@@ -86,7 +86,7 @@ class ReferenceTrust(Trust):
     untrusted: bool = False
 
     def for_untrusted(self, document: str | None) -> ReferenceTrust:
-        """Return the rules for an untrusted set.
+        """Return the rules for an untrusted reference set.
 
         The set may refer only to locations in its own folder, and to the locations in `allow`.
         `document` is the absolute path or the URL of the set. None means that the set is in memory
@@ -101,7 +101,7 @@ class ReferenceTrust(Trust):
         return ReferenceTrust(folder, self.allow, untrusted=True)
 
     def check(self, url: str) -> None:
-        """Check that the set may refer to `url`, which is a URL or an absolute path.
+        """Check that the reference set may refer to `url`, which is a URL or an absolute path.
 
         Raises
         ------
@@ -174,9 +174,10 @@ class ReferenceTrust(Trust):
     def may_be_private(self, host: str, *, redirected: bool) -> bool:
         """Return whether a host name is allowed to resolve to a private address.
 
-        `redirected` is whether another host redirected to `host`. A trusted set that is local or in
-        memory may refer to any private host, but redirects to private hosts are not followed. For
-        any other set, only its own host and the hosts in `allow` can be private.
+        `redirected` is whether another host redirected to `host`. A trusted reference set that is
+        local or in memory may refer to any private host, but redirects to private hosts are not
+        followed. For any other reference set, only its own host and the hosts in `allow` can be
+        private.
         """
         if self.origin is None:
             return not redirected

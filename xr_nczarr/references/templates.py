@@ -106,8 +106,8 @@ class Templates:
     texts
         Mapping from the name of each template to its source.
     language
-        ``"safe"`` allows only the subset in the module docstring. ``"jinja2"`` allows almost
-        everything that jinja2's immutable sandbox allows.
+        ``"safe"`` allows only the subset of jinja2 that the module docstring describes.
+        ``"jinja2"`` allows almost everything that jinja2's immutable sandbox allows.
     max_cost
         Maximum total cost of parsing and rendering templates. The unit is the cost of a reference
         without templates.

@@ -114,8 +114,9 @@ def write(
         directory of parquet files, the old metadata document is removed first. Old parquet files
         that the new set does not overwrite remain there.
 
-        A dataset may still be open from the old set. If this function wrote the old set, reading a
-        replaced parquet file raises a `ReferenceSetError`.
+        If a dataset that was opened from the old set reads a parquet file that has since been
+        replaced, a `ReferenceSetError` is raised. This happens only if the old set was also written
+        by this function.
     generators
         Whether to write generators (``gen``). A generator describes many regularly spaced chunks
         with one formula, which makes the document small. This package reads generators. fsspec and
