@@ -264,7 +264,7 @@ class CopiedTree(Tree):
 
 
 def _stored_chunks(variable: Variable) -> list[Any]:
-    """Return the chunks (or shards) of a variable in the form of dask's argument ``chunks``."""
+    """Return a variable's chunks (or shards) in the form that dask's ``chunks`` argument takes."""
     node = variable.array_node
     if node.chunk_runs:
         runs = zip(node.chunk_runs, node.shape, strict=True)

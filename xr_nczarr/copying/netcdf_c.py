@@ -177,7 +177,7 @@ class Handle:
 
 @cache
 def _reopened(path: str, *_: int) -> Handle:
-    """Return an open handle for a file, and open each version of the file only once."""
+    """Return an open handle for a file. The handle is reused until the file changes."""
     # The cache also compares the other arguments: the modification time and the size of the file.
     # It keeps files open until the process ends. The garbage collector must not close them at an
     # unpredictable time, because closing a file acquires the HDF5 lock.

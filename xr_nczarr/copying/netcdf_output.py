@@ -129,11 +129,12 @@ def write_file(tree: Tree, path: str, *, progress: bool) -> None:
 
 @dataclass(slots=True)
 class _FileWriter:
-    """The dimensions and variables that have been defined in a new file, keyed by path."""
+    """A writer that defines the groups, dimensions, variables and attributes of a new file."""
 
     handle: netcdf_c.Handle
     tree: Tree
-    dimensions: dict[str, int] = field(default_factory=dict)  # identifiers of netCDF-C
+    # The dimensions (as identifiers of netCDF-C) and variables defined so far, keyed by path.
+    dimensions: dict[str, int] = field(default_factory=dict)
     variables: dict[str, StoredVariable] = field(default_factory=dict)
     in_flight: InFlight = field(default_factory=InFlight)
 

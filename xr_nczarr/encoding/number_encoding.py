@@ -290,7 +290,7 @@ def real_numbers(
 ) -> Any:
     """Convert complex numbers to a dtype of real numbers.
 
-    `encoding` and the stored dtype, `stored`, are used only in the error message.
+    `encoding` and `stored` (the stored dtype) are used only in the error message.
 
     Raises
     ------

@@ -203,7 +203,7 @@ def has_same_decoding(variable: Variable, stored: Variable) -> bool:
 
 
 def _check_kind(new: Variable, stored: Variable, name: str) -> None:
-    """Raise ConflictError if new and stored values differ in kind, such as strings and numbers."""
+    """Raise ConflictError if new and stored values are incompatible, such as text and numbers."""
     units = stored.encoding.get("units")
     new_kind, stored_kind = (
         "M" if variable.dtype == object and dated else variable.dtype.kind

@@ -193,7 +193,7 @@ def _typed_if_empty(variable: Variable) -> Variable:
 
 
 def _character_count(encoding: Mapping[str, Any], rank: int) -> int | None:
-    """Return the length of the strings that xarray joined from characters, or None."""
+    """Return how many characters xarray joined into each string, or None if it did not join any."""
     stored: Sequence[int] = encoding.get("original_shape") or ()
     is_joined = "char_dim_name" in encoding and len(stored) == rank + 1
     return max(1, int(stored[-1])) if is_joined else None

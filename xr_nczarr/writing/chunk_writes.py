@@ -72,7 +72,7 @@ class ArrayWrite:
 
     @property
     def deferrable(self) -> bool:
-        """Whether the data is a dask array that the caller passed, and can be computed later."""
+        """Whether the data can be computed later, because the caller passed a dask array."""
         # The caller did not pass the dask arrays that this package creates for opened variables.
         return hasattr(self.data, "dask") and not opened_lazily(self.data)
 
@@ -95,7 +95,7 @@ class ArrayWrite:
         return self if chunks is None else replace(self, data=self.data.rechunk(chunks))
 
     def aligned_chunks(self) -> tuple[tuple[int, ...], ...] | None:
-        """Return dask chunks with which no two blocks write to the same stored chunk or shard.
+        """Return dask chunks aligned so that no two blocks write to the same stored chunk or shard.
 
         Return None if the data already has such chunks, is empty, is a scalar, or is not a dask
         array. Along each dimension, a block grows by less than the length of one chunk or shard.
@@ -180,7 +180,7 @@ def write_chunks(
 def write_later(writes: Sequence[ArrayWrite], store: Store) -> Delayed:
     """Return a dask object that writes dask arrays when it is computed.
 
-    Values that another writer appends before then are kept.
+    If another writer appends values before the object is computed, these values are kept.
     """
     import dask
 

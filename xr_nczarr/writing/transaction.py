@@ -364,8 +364,8 @@ def is_staged(store: Store, requested: bool) -> bool:
 def _lock_object(store: Store, owner: Callable[[], str], *, force: bool) -> Iterator[None]:
     """Keep a lock object in the store during the ``with`` block.
 
-    Raise ConflictError if another writer holds the lock and `force` is false, or if other writers
-    take the lock in each of several attempts.
+    Raise ConflictError if another writer holds the lock and `force` is false, or if each of
+    several attempts fails because another writer takes the lock first.
     """
     # If the writer is killed, the lock object remains. A rerun recognizes it by the mark.
     mark = f"{owner()} ".encode()

@@ -28,9 +28,10 @@ _MAX_JOURNAL_BYTES = 48 << 20
 
 
 def with_width(node: ArrayNode, width: int) -> ArrayNode:
-    """Return a copy of a fixed-width string node that has a width of at least `width` bytes.
+    """Return a copy of a fixed-width string node with a width of at least `width` bytes.
 
-    The width is at least doubled, so that appends of ever longer strings seldom rewrite the array.
+    The width is at least doubled, so that the array is seldom rewritten, even if each append
+    contains longer strings.
     """
     width = max(width, 2 * node.dtype.itemsize)
     dtype, fill = np.dtype(f"{node.dtype.kind}{width}"), node.fill_value
