@@ -213,7 +213,7 @@ class TimeUnits(NamedTuple):
     def texts(self, values: Array, numbers: Sequence[str]) -> list[str]:
         """Format times as dates in quotation marks.
 
-        `numbers` contains the text of each value as a number, or ``_`` if the value is missing.
+        `numbers` contains each value formatted as a plain number, or ``_`` for a missing value.
         These texts are returned for values that are missing or not finite. If xarray cannot decode
         the values, the texts are returned for all values.
         """

@@ -101,8 +101,9 @@ class ObjectSizes:
         Parameters
         ----------
         one_by_one
-            Whether to request the size of each object if the store cannot be listed. If True, the
-            store is not listed if it knows the sizes without a request.
+            Whether objects may be looked up one by one. If True, the store is listed only if it
+            does not know the sizes without a request. If the store cannot be listed, the size of
+            each object is requested.
         """
         if one_by_one or self._listed is None:
             sizes = self.store.known_sizes(keys)
@@ -219,7 +220,7 @@ class _RecordingStore(Store):
         return self.fetch_ranges([ByteRange(key) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield zeros instead of the stored bytes, or None if the object appears to be missing."""
+        """Yield zeros for each range, or None if its object is missing or appears to be missing."""
         self.requests += self._count_requests(ranges)
         before = None
         for item, size in zip(ranges, self._sizes_of([item.key for item in ranges]), strict=True):

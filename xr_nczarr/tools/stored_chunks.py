@@ -157,7 +157,7 @@ def _counted(
     objects: Iterable[tuple[str, int | None]],
     folders: Iterable[str] = (),
 ) -> StoreContents:
-    """Assign each object to the variable whose chunk (or shard) it is."""
+    """Return the contents of the store, with each chunk (or shard) assigned to its variable."""
     by_path = _expected(opened)
     by_folder: dict[str, list[StoredChunks]] = {}
     for stored in by_path.values():

@@ -60,10 +60,10 @@ def verify(
     does not check whether xarray can decode the values, for example whether ``units`` are valid. A
     missing chunk is an error in a coordinate variable, and a warning in any other variable.
 
-    There is one exception. If the missing chunks of a coordinate contain only one value, they cause
-    only a warning, because this value could be equal to the fill value. Writers omit chunks that
-    contain only the fill value. The exception does not apply if the fill value marks missing data,
-    because coordinates must not contain missing data.
+    There is one exception. If the missing chunks of a coordinate cover only a single element, they
+    cause only a warning, because the value of that element could be the fill value. Writers omit
+    chunks that contain only the fill value. The exception does not apply if the fill value marks
+    missing data, because coordinates must not contain missing data.
 
     Parameters
     ----------
@@ -221,7 +221,7 @@ def _missing(variable: Variable, stored: StoredChunks) -> Finding:
         is_masked = (
             "_FillValue" in variable.attributes or variable.fill_value != variable.fill_value
         )
-        # A single value could be equal to the fill value, unless fill values mark missing data.
+        # A single element could be equal to the fill value, unless fill values mark missing data.
         if values > 1 or is_masked:
             problem, remedy = "chunks of a coordinate are missing", "Rewrite the coordinate"
             return Finding("error", variable.path, problem, remedy, detail=detail)
