@@ -83,7 +83,7 @@ class Limits:
         Raises
         ------
         ValueError
-            If `limits` is not a `Limits` object, a mapping or None. For a mapping, also if it
+            If `limits` is not a `Limits` object, a mapping or None. Also raised if a mapping
             contains an unknown limit or a value that is not a number.
         """
         if not isinstance(limits, Limits | Mapping | None):

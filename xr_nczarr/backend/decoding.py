@@ -358,7 +358,7 @@ def normalize_packing(attributes: dict[Any, Any]) -> None:
 
 
 def as_scalar(value: Any) -> Any:
-    """Convert an array or list of one number to this number. Other values are unchanged."""
+    """Unwrap an array or list that contains a single number. Return any other value unchanged."""
     items = value.ravel() if isinstance(value, np.ndarray) else value
     is_single = isinstance(items, list | np.ndarray) and len(items) == 1
     return items[0] if is_single and isinstance(items[0], Real) else value
@@ -431,8 +431,8 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
 
     VirtualiZarr before 2.0 converted the CF packing attributes to a ``fixedscaleoffset`` filter,
     but left ``_FillValue`` packed (VirtualiZarr issue 670). In an array with this filter, a fill
-    value that fits the packed dtype may therefore be packed or not. It is unpacked only if the
-    filter cannot decode any value to it. Any other fill value is returned unchanged.
+    value that fits the packed dtype may or may not be packed. If no packed value decodes to it, it
+    must still be packed, so it is unpacked. In all other cases, it is returned unchanged.
 
     A warning is issued if the fill value fits the packed dtype, and unpacking would change it.
     """

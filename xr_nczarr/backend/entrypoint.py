@@ -193,7 +193,8 @@ def _makes_indexes(caller: FrameType) -> bool:
 def _split(arguments: Mapping[str, Any]) -> tuple[OpenOptions, dict[str, Any]]:
     """Split the arguments into the options of this engine and xarray's decoding options.
 
-    Raise TypeError if this engine does not support the value of an option of the zarr engine.
+    Raise TypeError if an option of xarray's zarr engine has a value that this engine does not
+    support.
     """
     for name, (accepted, remedy) in _ZARR_ENGINE_OPTIONS.items():
         value = arguments[name]

@@ -142,7 +142,7 @@ class ChunkedArray:
 
     @contextmanager
     def _explained_limit(self) -> Iterator[None]:
-        """Explain the LimitError that is raised if a stored chunk exceeds `_max_object_bytes`."""
+        """Add an explanation to the LimitError for a chunk that exceeds `_max_object_bytes`."""
         try:
             yield
         except LimitError as error:

@@ -323,7 +323,7 @@ class PartReader:
                 raise
 
     def _decoded_spans(self, chunk: Index, spans: list[tuple[int, int]]) -> list[Bytes] | None:
-        """Return byte ranges of a decoded Blosc chunk, or None if the chunk does not exist."""
+        """Return the bytes in each span of a decoded Blosc chunk, or None if it does not exist."""
         with self.store.reading(self.layout.key_of(chunk)) as read:
             pieces = read_blosc_spans(read, self.codec.flow.bound, spans)
         if pieces is not None:
@@ -349,7 +349,7 @@ def _rows(array: Array, spans: list[tuple[int, int]]) -> list[memoryview]:
 
 
 def _all_or_none(fetched: Iterable[Bytes | None]) -> list[Bytes] | None:
-    """Return the byte ranges of an object as a list, or None if the object does not exist.
+    """Return the bytes of each range of an object, or None if the object does not exist.
 
     Raises
     ------

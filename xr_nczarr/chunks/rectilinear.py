@@ -28,7 +28,7 @@ class ShiftedKeys(ChunkKeys):
     first: tuple[int, ...]
 
     def key(self, index: tuple[int, ...]) -> str:
-        """Return the key of the stored object at `index`, counted from the start of the box."""
+        """Return the key of the stored object at `index`, a grid index relative to `first`."""
         shifted = [str(start + number) for start, number in zip(self.first, index, strict=True)]
         return self.prefix + self.separator.join(shifted)
 

@@ -26,7 +26,7 @@ _MIN_BLOCK = 1 << 10  # with very small blocks, the table of offsets would outwe
 def read_blosc_spans(
     read: Callable[[int, int], Bytes | None], size: int, spans: Sequence[tuple[int, int]]
 ) -> list[Bytes] | None:
-    """Return byte ranges of decoded Blosc data, decoding only the blocks that contain them.
+    """Return the bytes in each span of decoded Blosc data, and decode only the blocks needed.
 
     Return None if the frame does not exist, or if the whole frame has to be decoded. Also return
     None if decoding the whole frame is faster.

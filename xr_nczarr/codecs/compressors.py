@@ -180,8 +180,9 @@ def _framed(
 ) -> Step:
     """Build the `Step` for a compressor whose frames declare the size of the decoded data.
 
-    `measure` returns this size, and the frame without trailing bytes. If the size is None,
-    `decompress` is called without a limit, so `measure` must have checked the size itself.
+    `measure` returns this size, and the frame without trailing bytes. If the size is unknown,
+    `measure` returns None for it, and `decompress` is called without a limit. In this case,
+    `measure` must itself check that the decoded data cannot be too large.
     """
 
     def decode(data: Buffer, target: NDArray[Any] | None = None) -> Buffer:

@@ -102,8 +102,8 @@ def open_hierarchy(store: Store, options: HierarchyOptions) -> Hierarchy:
     NotFoundError
         If the store has no metadata, or if consolidated metadata is required but missing.
     MetadataError
-        If the root is damaged. Also if ``options.consolidated`` is ``"check"``, and the
-        consolidated metadata is stale.
+        If the root is damaged, or if ``options.consolidated`` is ``"check"`` and the consolidated
+        metadata is stale.
     RecordSetError
         If the store is the folder of a parquet reference set.
     """

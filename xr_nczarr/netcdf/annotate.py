@@ -216,7 +216,7 @@ def _recorded_types(types: Mapping[str, str], vintage: Vintage) -> dict[str, str
 
 
 def _listed_types(recorded: dict[str, str], vintage: Vintage) -> Json:
-    """Return the JSON value in which an NCZarr layout stores rendered attribute types."""
+    """Return the JSON list or object in which an NCZarr layout stores attribute types."""
     if not vintage.appendix_e:
         return recorded
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]

@@ -363,7 +363,7 @@ def find_array(node: Node) -> ArrayAnnotation | None:
 
 
 def is_annotated(node: Node) -> bool:
-    """Return whether a node has an annotation in any NCZarr layout, even if it is damaged."""
+    """Return whether a node has an annotation, valid or damaged, in any NCZarr layout."""
     holders = (node.attributes, node.members, node.sidecars)
     return not all(map(frozenset.isdisjoint, _NAMES, holders))
 
