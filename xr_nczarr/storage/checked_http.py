@@ -261,7 +261,8 @@ class SessionFactory:
     Attributes
     ----------
     trust
-        Rules for the servers that requests and redirects may reach. None means no restrictions.
+        Rules that decide which servers may be contacted, directly or through a redirect. None means
+        no restrictions.
     max_bytes
         Maximum size of a whole object in bytes, unless the request has its own limit.
     make

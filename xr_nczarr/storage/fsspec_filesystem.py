@@ -30,7 +30,7 @@ def is_web_filesystem(filesystem: Any) -> bool:
 
 
 def filesystem_at(url: str, storage_options: Mapping[str, Any], rules: Rules) -> tuple[Any, str]:
-    """Return the filesystem for an fsspec URL and the path in that filesystem.
+    """Return the filesystem that an fsspec URL refers to, and the path in this filesystem.
 
     The URL may be chained. Requests are made only to open an archive in the chain, or if the
     filesystem connects to its server when it is created, as fsspec's FTP filesystem does.

@@ -277,7 +277,7 @@ class ObstoreClient(RemoteClient):
         return response
 
     def _substitute_for(self, error: StorageError) -> RemoteClient:
-        """Return the fsspec client if it may succeed after `error`, otherwise raise `error`."""
+        """Return the fsspec client for repeating a request, or raise `error` if it cannot help."""
         # Subclasses are for errors that fsspec would raise too, such as denied access.
         if self._substitute is None or type(error) is not StorageError:
             raise error

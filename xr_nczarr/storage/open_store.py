@@ -228,7 +228,7 @@ def _open_local(location: Location, local: LocalStore) -> Store:
         problem = "the path cannot be read: permission denied"
         raise AccessDeniedError(problem, remedy=CHECK_PERMISSIONS, store=path)
     else:
-        raise _not_a_store(path, to_read=local.must_exist)
+        raise _not_a_store(path, must_exist=local.must_exist)
     if location.medium not in (None, medium):
         names = {"file": "a directory", "zip": "a zip file", "s3": "an S3 bucket"}
         raise ConflictError(
@@ -249,15 +249,16 @@ def _local_zip(path: str, sync: Sync, max_object_bytes: int) -> ZipStore:
     return ZipStore(archive, name, max_object_bytes)
 
 
-def _not_a_store(path: str, *, to_read: bool) -> UnsupportedError:
-    """Return the error for a file that is not a store. If not `to_read`, it would be replaced."""
+def _not_a_store(path: str, *, must_exist: bool) -> UnsupportedError:
+    """Return the error for a file that is not a store."""
     beginning = _beginning(path)
     unknown_kind = "a file of unknown format" if beginning else "an empty file"
     kinds = (kind for magic, kind in _FILE_KINDS.items() if beginning.startswith(magic))
     kind, remedy = next(kinds, (unknown_kind, _OTHER_ENGINE))
+    # If the store need not exist, the path is the target of a write.
     return UnsupportedError(
         f"the path is {kind}; expected a directory, a zip file or a reference set",
-        remedy=remedy if to_read else "Choose another target, or remove the file",
+        remedy=remedy if must_exist else "Choose another target, or remove the file",
         store=path,
     )
 
@@ -300,7 +301,7 @@ def _checked_url(location: Location, options: Mapping[str, Any]) -> str:
 
 
 def _check_chain(url: str) -> None:
-    """Raise UnsupportedError if fsspec could not open a chained URL, or would ignore a part."""
+    """Raise UnsupportedError if fsspec cannot open a chained URL or would ignore part of it."""
     from fsspec import get_filesystem_class
     from fsspec.implementations.cached import CachingFileSystem
 

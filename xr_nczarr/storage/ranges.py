@@ -125,10 +125,10 @@ def first_byte(item: ByteRange, size: int, store: str) -> int:
 
 
 def to_end(item: ByteRange) -> ByteRange:
-    """Extend a range with a negative start to the end of its object.
+    """Extend a range that has a negative start so that it stops at the end of its object.
 
-    HTTP cannot express a range that counts from the end and stops before the end. All other ranges
-    are returned unchanged.
+    HTTP cannot express a range that counts from the end and stops before the end. Ranges without a
+    negative start are returned unchanged.
     """
     return item._replace(length=-item.start) if item.start < 0 else item
 

@@ -170,7 +170,7 @@ class Store(ABC):
     def probe(self, keys: Sequence[str]) -> Iterator[Bytes | AccessDeniedError | None]:
         """Yield objects as `fetch` does, but yield an AccessDeniedError instead of raising it.
 
-        A store that cannot determine to which object access was denied raises the error.
+        If a store cannot determine which of the objects caused the error, it raises the error.
         """
         return self.fetch(keys)
 

@@ -1,4 +1,4 @@
-"""Decide which servers the requests for a store may reach."""
+"""Decide which servers may be contacted when a store is accessed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xr_nczarr.storage.url import mask
 
 
 class Trust(ABC):
-    """Rules for the servers that requests for a store are allowed to reach."""
+    """Rules that decide which servers may be contacted when a store is accessed."""
 
     __slots__ = ()
 
@@ -58,7 +58,10 @@ class ConfinedTrust(Trust):
             raise redirect_error(url, target, "outside the opened location")
 
     def may_be_private(self, host: str, *, redirected: bool) -> bool:  # noqa: ARG002
-        """Return True for the host of the store, and False for any other host."""
+        """Return whether `host` is the host of the store.
+
+        Only this host is allowed to resolve to a private address.
+        """
         return host == host_of(self.folder)
 
     def check_filesystem(self, filesystem: Any, url: str) -> None:

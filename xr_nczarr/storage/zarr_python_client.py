@@ -111,8 +111,8 @@ class ZarrPythonClient(RemoteClient):
         Raises
         ------
         StorageError
-            If the store starts threads, and this process was forked after such a store had been
-            used. The store would hang.
+            If this process was forked after a store that starts threads had been used, and this
+            client's store starts threads too. The store would hang in this process.
         """
         if self._has_threads:
             _store_threads.check(type(self._innermost).__name__, self.name)
