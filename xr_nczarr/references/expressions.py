@@ -33,7 +33,7 @@ _FORMAT = re.compile(r"(?:[^%]++|%(?:%|0*(?:[1-5]?[0-9]|6[0-4])?[dsx]))*+")
 
 
 class DimensionValue(NamedTuple):
-    """An expression whose value is the current value of the dimension `name`."""
+    """An expression that evaluates to the value given for the dimension `name`."""
 
     name: str
 

@@ -192,8 +192,9 @@ class Generator(PickledByFields):
     def _index_number(self, part: Expression) -> _IndexNumber | None:
         """Convert an expression in the key template to the formula for a number in the chunk index.
 
-        Return None if the expression is not a linear function of one integer dimension with
-        distinct values. Also return None if the number can be negative, or too large for an index.
+        The expression must be a linear function of exactly one dimension, and the values of this
+        dimension must be distinct integers. Otherwise, return None. Also return None if the number
+        can be negative, or too large for an index.
         """
         names = dimensions_in(part)
         if len(names) != 1:

@@ -111,7 +111,10 @@ class _Block:
         self.quotes = np.flatnonzero(self.bytes[: escape.start() if escape else None] == _QUOTE)
 
     def move(self, builder: TableBuilder) -> tuple[int, int, bool]:
-        """Move the regular members at the block's start to `builder`, unless there are too few.
+        """Move the regular members at the start of the block to `builder`.
+
+        Regular members are defined in the module docstring. If there are fewer than `MIN_ROWS`, or
+        fewer than `_MIN_ROWS_PER_ARRAY` for each array on average, no members are moved.
 
         Return three values: the number of moved members, the position in the block at which the
         regular members end, and whether the next block may begin with more of them.
@@ -226,7 +229,7 @@ class _Block:
         return np.flatnonzero(differs)
 
     def _occurs(self, starts: Numbers, expected: bytes) -> Mask:
-        """Return whether the text at each of the `starts` begins with `expected`."""
+        """Return a mask that is True for each position in `starts` at which `expected` occurs."""
         matches = np.ones(len(starts), np.bool_)
         for position in range(0, len(expected), 8):
             part = expected[position : position + 8]
@@ -266,16 +269,18 @@ def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
 
 
 def _unused_bits(lengths: Numbers) -> Words:
-    """Return the left shift in bits that keeps only the first `lengths` bytes of each word."""
-    # The first byte of a little-endian word is in the lowest bits, so a left shift drops the last
-    # bytes. A shift of 64 or more bits drops all bytes.
+    """Return the number of bits that follow the first `lengths` bytes of each eight-byte word."""
+    # The first byte of a little-endian word is in the lowest bits. A left shift by the returned
+    # number of bits therefore drops all other bytes. A shift of 64 or more bits drops all bytes.
     return np.maximum(64 - 8 * lengths, 0).view(np.uint64)
 
 
 def _key_pattern(prefix: bytes, separator: str, rank: int) -> KeyPattern | None:
-    """Return the pattern of the chunk keys that begin with `prefix`, an undecoded JSON string.
+    """Return the pattern of the chunk keys with the given prefix, separator and rank.
 
-    Return None if the prefix is not valid JSON, or if `split_chunk_key` splits keys elsewhere.
+    `prefix` is the beginning of a JSON string, without the quotation mark and with escapes that are
+    not yet decoded. Return None if it is not valid JSON, or if `split_chunk_key` does not return
+    the same pattern for such keys.
     """
     try:
         text = json.loads(b'"%b"' % prefix)

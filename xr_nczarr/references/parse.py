@@ -197,7 +197,8 @@ def _load(
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder]:
     """Return the members of a document, its references, and a builder with references to chunks.
 
-    The first two values omit the references in the builder. In version 0, they are the same object.
+    The first two values do not include the references that are in the builder. In a document of
+    version 0, all members are references, so these two values are the same object.
     """
     if isinstance(document, Mapping):
         # Scan the document as text, which is several times as fast as iterating over a million

@@ -172,7 +172,7 @@ class ReferenceOptions:
 
     @property
     def same_origin_options(self) -> dict[str, Any]:
-        """The storage options for the document, and for targets on the same host or bucket."""
+        """The storage options for the document, and for targets on its host or in its bucket."""
         return {**self.others, **(self.target_options or {})}
 
     def at(self, location: Location) -> ReferenceOptions:
@@ -189,7 +189,7 @@ class ReferenceOptions:
         The options are chosen as follows:
 
         - If `folder` is a chained URL, return the caller's options for the document. Also include
-          the options for each protocol and URL prefix, under the protocol or prefix as the key.
+          the options for each protocol and URL prefix, keyed by the protocol or prefix.
         - Otherwise, if the caller passed options for the document, return only these options.
         - Otherwise, return the options for the longest URL prefix that matches `folder`. If there
           is no matching prefix, return an empty dict.

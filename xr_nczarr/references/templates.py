@@ -229,7 +229,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _parse(text: str) -> list[Any]:
-    """Return the nodes of jinja2's syntax tree whose values a template prints, in order."""
+    """Parse a template, and return the jinja2 syntax nodes that produce its output, in order."""
     if len(text) > MAX_TEXT:
         raise LimitError(f"a template is longer than {MAX_TEXT:,} characters")
     import jinja2
@@ -322,7 +322,7 @@ class Sandboxed(PickledByFields):
 
     @cached_property
     def _compiled(self) -> tuple[Any, dict[str, Any]]:
-        """The jinja2 template, and a mapping from the names of other templates to templates."""
+        """The compiled jinja2 template, and a dict of the other compiled templates by name."""
         import jinja2
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
