@@ -320,10 +320,10 @@ def _zstd_batch_decoder(size: int | None) -> Callable[[Sequence[Buffer]], Any] |
 
 
 def _zstd_extent(data: Buffer, expected: int | None) -> tuple[int | None, int, int]:
-    """Return the declared size, the maximum size and the end of consecutive Zstandard frames.
+    """Return the declared size, maximum size and end offset of consecutive Zstandard frames.
 
-    All three are in bytes, and the sizes are those of the decoded data. The declared size is None
-    if any frame does not declare its size.
+    The sizes are the total sizes of the decoded frames in bytes. The declared size is None if any
+    frame does not declare its size. The end offset is the position in bytes after the last frame.
     """
     # The format is described in RFC 8878, section 3.1. Data after `expected` bytes is ignored.
     declared: int | None = 0

@@ -339,7 +339,7 @@ class Hierarchy:
     nodes
         Mapping from paths to nodes. The path of the root is ``"/"``.
     zarr
-        The Zarr version, in the variant that the store uses.
+        The Zarr version of the store, including the variant if the version has several.
     consolidated
         Whether the nodes were read from consolidated metadata.
     previous_objects

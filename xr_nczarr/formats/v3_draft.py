@@ -1,8 +1,8 @@
 """Parse and render metadata of the Zarr v3 draft of 25 May 2022, which exists in two variants.
 
-In the variant that the draft itself describes, metadata keys begin with ``meta/`` and chunk keys
-with ``data/``. The other variant is an earlier version of the draft, which zarr-python 2.12 to 2.18
-and GDAL 3.4 to 3.7 implement. In this earlier version, keys begin with ``meta/root/`` and
+In the variant that the text of the draft describes, metadata keys begin with ``meta/`` and chunk
+keys with ``data/``. The other variant is an earlier version of the draft, which zarr-python 2.12 to
+2.18 and GDAL 3.4 to 3.7 implement. In this earlier version, keys begin with ``meta/root/`` and
 ``data/root/``, an array has at most one ``compressor``, and data types are typestrings. zarr-python
 also stores filters in the attributes.
 
@@ -84,7 +84,7 @@ class V3Draft(Format):
     ----------
     released
         Whether the store uses the variant that zarr-python 2 and GDAL write. Otherwise, it uses the
-        variant in the draft itself.
+        variant that the text of the draft describes.
     suffix
         The suffix of metadata keys, such as ``".json"``.
     data_type_fallback

@@ -81,7 +81,7 @@ class _Writer:
             yield from self.nodes_of(child, visible)
 
     def group_node(self, group: Group) -> GroupNode:
-        fields = _annotation_fields(group.node)
+        fields = _initial_fields(group.node)
         for vintage in self.vintages:
             sizes = {
                 name: _render_dimension(dimension, vintage)
@@ -106,7 +106,7 @@ class _Writer:
                 "the array is missing from the store", variable=variable.path
             )
         node = self.stored_form(variable, variable.node)
-        fields = _annotation_fields(node)
+        fields = _initial_fields(node)
         # A dimension needs its full path if a nearer dimension has the same name, because readers
         # would resolve the short name to the nearer one.
         names = variable.dimension_names(visible)
@@ -168,7 +168,7 @@ class _Writer:
         fields: dict[str, dict[str, Json]],
         dtype: np.dtype[Any] | None = None,
     ) -> dict[str, Any]:
-        """Return `fields` completed with the attributes of `item` and their NCZarr types.
+        """Return `fields` after adding the attributes of `item` and their NCZarr types.
 
         The dicts in `fields` are changed in place. For a variable, `dtype` is the stored dtype.
         """
@@ -222,8 +222,12 @@ def _listed_types(recorded: dict[str, str], vintage: Vintage) -> Json:
     return [{"name": name, "configuration": {"type": kind}} for name, kind in recorded.items()]
 
 
-def _annotation_fields(node: Node | None) -> dict[str, dict[str, Json]]:
-    """Return empty attributes, and a node's members and sidecars that do not belong to NCZarr."""
+def _initial_fields(node: Node | None) -> dict[str, dict[str, Json]]:
+    """Return the fields of a node before its attributes and NCZarr metadata are added.
+
+    The members and sidecars are those of `node` that do not belong to NCZarr. The attributes are
+    empty.
+    """
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")
     }
@@ -328,10 +332,10 @@ def attribute_changes(
 def _members(
     node: Node, places: Places, member: str
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
-    """Yield all copies of one member of the annotations in a node.
+    """Yield each occurrence of a member in the annotations of a node.
 
-    `member` is the name of a `Vintage` field, such as ``"arrays"``. Each copy is a tuple of holder,
-    annotation name, member name, value and layout.
+    `member` is the name of a `Vintage` field, such as ``"arrays"``. For each occurrence, yield the
+    holder and the name of the annotation, the name and the value of the member, and the layout.
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None
