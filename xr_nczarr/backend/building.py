@@ -110,8 +110,8 @@ def _decode(
     """Decode the variables of a group, and return an error for each that xarray cannot decode.
 
     If there are errors, no decoded variables are returned. Raise xarray's own exception if an
-    option in `decoding` is invalid, and MetadataError if only the group as a whole cannot be
-    decoded.
+    option in `decoding` is invalid. Raise MetadataError if each variable can be decoded by itself,
+    but the group as a whole cannot.
     """
     attributes = xarray_attributes(source.group)
     decoding = for_empty_times(source.variables, decoding)
@@ -141,8 +141,8 @@ def _read_coordinates(
 ) -> tuple[dict[Hashable, Any], dict[Hashable, NczarrError]]:
     """Return the values of a group's dimension coordinates, and the errors of unusable coordinates.
 
-    Both dicts are keyed by name. Neither contains coordinates without elements, or coordinates in
-    `source.as_stored` that cannot be read.
+    Both dicts are keyed by name. They omit coordinates without elements. They also omit coordinates
+    in `source.as_stored` that cannot be read.
     """
     values: dict[Hashable, Any] = {}
     problems: dict[Hashable, NczarrError] = {}

@@ -182,7 +182,7 @@ class CodedArray(_Selectable):
 
     @classmethod
     def around(cls, values: Any, store: str, name: str) -> Any:
-        """Wrap lazily decoded values in a CodedArray.
+        """Wrap `values` in a CodedArray if xarray decodes them lazily.
 
         Any other array is returned unchanged.
         """

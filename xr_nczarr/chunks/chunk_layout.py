@@ -326,14 +326,14 @@ ChunkLayout = ChunkObjects | Shards
 
 
 class _ShardReader:
-    """A reader of byte ranges of shards.
+    """A reader that returns byte ranges of shards.
 
     Attributes
     ----------
     whole
         Shards that are completely in memory, by key. None stands for a missing shard.
     opened
-        A context manager that closes the opened objects.
+        A context manager that, on exit, closes all objects that this reader has opened.
     """
 
     def __init__(self, store: Store) -> None:

@@ -59,13 +59,14 @@ class Plan:
         Shape of the array to which the parts are copied. The `target` of each part is an index into
         this array.
     result_shape
-        Shape of the values that the caller reads or writes. It differs from `shape` for integers,
-        which remove a dimension, and for pointwise selections.
+        Shape of the values that the caller reads or writes. It has no dimensions for the integers
+        in a selection. The points of a pointwise selection form one dimension of `shape`, and any
+        number of dimensions of `result_shape`.
     count
         Number of chunks that the selection touches.
     axes
-        Order to which the axes of each chunk are transposed before it is indexed. None keeps the
-        order.
+        New order of the axes of each chunk, as in `numpy.transpose`. Chunks are transposed before
+        they are indexed. None means that chunks are not transposed.
     slices_only
         Whether the sources and targets of all parts consist only of slices.
     """

@@ -191,9 +191,11 @@ def _orthogonally(selector: Any, items: Sequence[Selector]) -> Any:
 
 
 def _at_points(selector: Any, spanned: Sequence[int], points: Mapping[int, Positions]) -> Positions:
-    """Index a selector pointwise with the arrays in `points`, which are keyed by axis.
+    """Apply index arrays to a selector pointwise, and return the selected positions.
 
-    In the result, the axes of the points come before the axes that have no index array.
+    `spanned` contains the axes that the selector produces, and `points` contains the index arrays,
+    keyed by axis. In the result, the axes of the points come first, followed by the axes that have
+    no index array.
     """
     chosen = [points[axis] for axis in spanned if axis in points]
     if isinstance(selector, range):

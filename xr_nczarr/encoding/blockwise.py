@@ -53,5 +53,8 @@ def _result(block: Any, function: Callable[[Any], int]) -> Any:
 
 
 def opened_lazily(data: Any) -> bool:
-    """Return whether this package created a dask array to read an opened variable lazily."""
+    """Return whether this package, rather than the caller, created the dask array `data`.
+
+    Such an array reads an opened variable block by block.
+    """
     return any(str(name).startswith(OPENED) for name in data.dask.layers)

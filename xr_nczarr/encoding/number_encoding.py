@@ -151,7 +151,7 @@ def _packed(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> Any
 
 
 def _extremes_suffice(data: Any, encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> bool:
-    """Return whether all numbers can be represented if the minimum and the maximum can."""
+    """Return whether it suffices to check that the minimum and maximum can be represented."""
     # Integers that are packed as floats may be rounded too much. For example, float64 can represent
     # 0 and 2**60, but not 2**60 - 1.
     exact = data.dtype.kind == "f" or packing_dtype(data.dtype, encoding).kind != "f"
@@ -347,7 +347,7 @@ def check_fill(encoding: Mapping[str, Any], dtype: np.dtype[Any], name: str) -> 
 
 
 def marks_nothing(encoding: Mapping[str, Any]) -> bool:
-    """Return whether an encoding's integer dtype cannot represent any number in ``missing_value``.
+    """Return whether ``missing_value`` contains only numbers that the encoding's dtype cannot hold.
 
     Such an encoding marks no stored value as missing. However, xarray would round the numbers to
     the dtype, and would thereby mark other values as missing.
