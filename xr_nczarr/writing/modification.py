@@ -140,7 +140,10 @@ class _Planner:
             )
 
     def _check_absent(self, path: str) -> None:
-        """Raise an error if a new group, or a new parent of it, exists or is unreadable."""
+        """Raise an error if a group or an unreadable node is stored at the path of a new group.
+
+        The new groups are those at `path` and above it that are in neither `kept` nor `replaced`.
+        """
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:
             if isinstance(node := nodes.get(path), BrokenNode) and path not in self.replaced:

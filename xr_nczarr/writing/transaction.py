@@ -337,7 +337,10 @@ class Transaction:
         return Journal.of(after, before, appended, chunks=bool(plan.chunks))
 
     def _write_documents(self, plan: WritePlan, work: Store) -> None:
-        """Write the metadata documents of a plan. The root's documents come last, one by one."""
+        """Write the metadata documents of a plan.
+
+        The documents of the root are written last, one at a time.
+        """
         for documents in (plan.additions, plan.documents):
             root = [key for key in reversed(plan.zarr.root_keys()) if key in documents]
             work.put([(key, data) for key, data in documents.items() if key not in root])

@@ -63,9 +63,9 @@ class WritePlan:
 
     @property
     def removed_documents(self) -> list[str]:
-        """The keys in `removed` that are removed first. The journal contains their content.
+        """The keys of the documents in `removed`. They are removed before all other objects.
 
-        The list is empty in Zarr v2 and v3.
+        The journal contains the content of these documents. In Zarr v2 and v3, the list is empty.
         """
         # In the Zarr v3 draft, a group exists as long as it contains any document. While they are
         # removed one by one, readers could open the group with only some of its arrays.

@@ -184,7 +184,7 @@ def _check_unlimited(tree: DataTree, unlimited: Any) -> None:
 
 
 def _with_defining_groups(tree: DataTree, unlimited: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of `unlimited` that also lists each dimension for the group that defines it."""
+    """Return a copy of `unlimited` that also lists each dimension under its defining group."""
     requested = dict(unlimited)
     for node in tree.subtree:
         for name in _names(unlimited.get(node.path)):
