@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: complain(None, f"warning: {message}")
             if parser is None:
-                code = _run_option(command, words)
+                code = _run_without_command(command, words)
             else:
                 result, display = parser.run(words)
                 code = _show(result, **display)
@@ -116,8 +116,8 @@ def overview() -> str:
     )
 
 
-def _run_option(option: str, words: Sequence[str]) -> int:
-    """Run an option that replaces the subcommand, such as ``--version``. Return the exit code."""
+def _run_without_command(option: str, words: Sequence[str]) -> int:
+    """Handle arguments without a subcommand, such as ``--version``. Return the exit code."""
     if option in ("--help", "-h", "help"):
         print(overview())
     elif option == "--version":

@@ -152,7 +152,7 @@ def copy(
     engine
         The xarray engine that opens `source`. If None, netCDF files are read with netCDF-C, and
         anything else with ``"nczarr"``. If netCDF4 is not installed, xarray chooses the engine for
-        netCDF files. The copy lacks any parts of a file that the engine does not return.
+        netCDF files. Parts of a file that the engine does not return are not copied.
     zarr_format, dialect, consolidated, progress
         See `to_nczarr`. The first three do not apply to netCDF files.
     chunks

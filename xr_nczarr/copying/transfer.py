@@ -70,7 +70,7 @@ def copy_chunks(
 
 
 def _storage_key(node: ArrayNode) -> tuple[Any, ...]:
-    """Return a key that is equal for two arrays only if they encode values as the same bytes."""
+    """Return a key that two arrays share only if they encode equal values as the same bytes."""
     # Version 3 stores characters and strings as raw bytes.
     raw = node.dtype.names is None and (node.dtype.kind in "SV" or node.dtype.str == "|u1")
     native = (None, sys.byteorder)

@@ -150,7 +150,10 @@ def upgrade(
 
 
 def _in_dialect(opened: OpenedStore, dialect: str) -> tuple[dict[str, bytes], str]:
-    """Return the documents of a store in another dialect, and the dialect that readers detect."""
+    """Convert the metadata documents of a store to another dialect.
+
+    Return the converted documents, and the dialect that readers detect in them.
+    """
     source = opened.hierarchy
     with ErrorContext(store=opened.store.name):
         source.zarr.check_writable()
@@ -213,7 +216,10 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 
 
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return the nodes of `hierarchy` with the metadata of `source` that an upgrade preserves."""
+    """Return the nodes of `hierarchy` after restoring some metadata of `source`.
+
+    An upgrade preserves this metadata, although `annotate` does not.
+    """
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
         new = nodes.get(path)

@@ -79,7 +79,7 @@ class Verification(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether no finding has the severity ``"error"``."""
+        """Whether there are no findings with the severity ``"error"``."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     def __repr__(self) -> str:
