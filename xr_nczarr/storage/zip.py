@@ -6,7 +6,7 @@ import os
 import shutil
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from xr_nczarr.errors import UnsupportedError
@@ -161,9 +161,10 @@ class ZipStore(Store):
             staging.delete(prefix)
 
     @contextmanager
-    def lock(self, key: str) -> Iterator[None]:  # noqa: ARG002
-        """Hold the writer lock of the zip file, because any write replaces the whole file."""
-        with self._local_folder().lock(self.key):
+    def lock(self, key: str) -> Iterator[None]:
+        """Hold the writer lock of an object. If `key` is empty, lock the whole zip file."""
+        file = nullcontext() if key else self._local_folder().lock(self.key)
+        with super().lock(key), file:
             self._opened = None  # another writer may have replaced the file
             yield
 
