@@ -172,7 +172,14 @@ class _Planner:
         stored = decode_stored(StoredGroup(self.opened, group, None), dataset)
         region: Mapping[str, slice] = {}
         if self.options.region is not None:
-            region = resolve_region(dataset, self.options.region, stored, self.options.append_dim)
+            region = resolve_region(
+                dataset,
+                self.options.region,
+                stored,
+                self.options.append_dim,
+                coordinates=request.coordinates,
+                stored_coordinates=self._stored_coordinates(request),
+            )
             dataset = dataset.drop_vars(list(dataset.indexes))
         new = self._new_variables(group, dataset, encoding, stored)
         if self.options.append_dim is not None:
@@ -200,6 +207,20 @@ class _Planner:
                 name: value for name, value in attributes.items() if name in changed
             }
             self.changes += changes
+
+    def _stored_coordinates(self, request: GroupRequest) -> dict[str, Variable]:
+        """Decode the stored dimension coordinates of a group, including those it inherits.
+
+        The result is empty if no slice of the region is ``"auto"``.
+        """
+        region, stored = self.options.region, dict[str, Variable]()
+        if isinstance(region, Mapping) and "auto" not in region.values():
+            return stored
+        new = Dataset(coords=request.coordinates)
+        for path in reversed(paths_above(request.path)):
+            decoded = decode_stored(StoredGroup(self.opened, self.opened.group(path), None), new)
+            stored |= {name: item for name, item in decoded.items() if item.dims == (name,)}
+        return stored
 
     def _new_variables(
         self,

@@ -26,17 +26,26 @@ _MAX_COMPARED_OBJECTS = 8
 
 
 def resolve_region(
-    dataset: Dataset, region: Any, stored: Mapping[str, Variable], append_dim: str | None
+    dataset: Dataset,
+    region: Any,
+    stored: Mapping[str, Variable],
+    append_dim: str | None,
+    *,
+    coordinates: Mapping[str, Variable],
+    stored_coordinates: Mapping[str, Variable],
 ) -> dict[str, slice]:
     """Return the slice to write along each dimension of `region`.
 
-    For ``"auto"``, the slice is found by comparing the dataset's coordinate with the stored one. If
-    the dataset or the store lacks the coordinate, the slice starts at 0.
+    For ``"auto"``, the slice is found by comparing the new coordinate with the stored one. If one
+    of them is missing, the dataset must cover the whole dimension.
 
     Parameters
     ----------
     stored
         The decoded variables of the stored group, by name.
+    coordinates, stored_coordinates
+        The dimension coordinates of the dataset and of the stored group, by name, including those
+        that are inherited from parent groups. They are used only for ``"auto"``.
 
     Raises
     ------
@@ -53,20 +62,19 @@ def resolve_region(
         region = dict.fromkeys(dataset.dims, "auto")
     if not isinstance(region, Mapping):
         raise TypeError(f"``region`` must be a dict, got {type(region)}")
-    slices = {
-        str(dim): _position(dataset, str(dim), stored) if piece == "auto" else piece
-        for dim, piece in region.items()
-    }
-    for dim, piece in slices.items():
-        if dim not in dataset.dims:
-            raise ConflictError(
-                f"all keys in ``region`` are not in Dataset dimensions, got {list(region)} and "
-                f"{list(dataset.dims)}"
-            )
-        if not isinstance(piece, slice):
-            raise TypeError(f"all values in ``region`` must be slice objects, got {piece!r}")
-        if piece.step not in (1, None):
-            raise ConflictError(f"step on all slices in ``region`` must be 1 or None, got {piece}")
+    if not region.keys() <= set(dataset.dims):
+        raise ConflictError(
+            f"all keys in ``region`` are not in Dataset dimensions, got {list(region)} and "
+            f"{list(dataset.dims)}"
+        )
+    slices = {}
+    for dim, piece in region.items():
+        if piece == "auto":
+            size = dataset.sizes[dim]
+            length = next((v.sizes[dim] for v in stored.values() if dim in v.dims), size)
+            new, old = coordinates.get(dim), stored_coordinates.get(dim)
+            piece = _position(str(dim), size, length, new, old)
+        slices[str(dim)] = _checked_slice(piece)
     if append_dim in slices:
         raise ConflictError(
             f"cannot list the same dimension in both ``append_dim`` and ``region``: {append_dim}"
@@ -91,10 +99,33 @@ def resolve_region(
     return slices
 
 
-def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> slice:
-    if dim not in dataset.variables or dim not in stored:
-        return slice(0, dataset.sizes[dim])
-    index = stored[dim].to_index_variable().to_index()
+def _checked_slice(piece: Any) -> slice:
+    """Return a value of `region` unchanged, or raise an error if it is not a valid slice."""
+    if not isinstance(piece, slice):
+        raise TypeError(f"all values in ``region`` must be slice objects, got {piece!r}")
+    if piece.step not in (1, None):
+        raise ConflictError(f"step on all slices in ``region`` must be 1 or None, got {piece}")
+    return piece
+
+
+def _position(
+    dim: str, size: int, length: int, new: Variable | None, stored: Variable | None
+) -> slice:
+    """Return the position of the new coordinate values in the stored coordinate.
+
+    `size` and `length` are the new and the stored length of the dimension.
+    """
+    if new is None or stored is None or stored.size != length:
+        # A parent group can have another dimension of this name.
+        if size not in (0, length):
+            raise ConflictError(
+                f"region='auto' cannot locate {size} of the {length} stored elements along "
+                f"dimension {dim}, because the {'dataset' if new is None else 'store'} has no "
+                f"coordinate {dim}",
+                remedy=f"Pass integer positions instead, such as region={{{dim!r}: slice(0, 10)}}",
+            )
+        return slice(0, size)
+    index = stored.to_index_variable().to_index()
     if not index.is_unique:
         repeated = index[index.duplicated()][0]
         raise ConflictError(
@@ -102,11 +133,12 @@ def _position(dataset: Dataset, dim: str, stored: Mapping[str, Variable]) -> sli
             "region='auto' is ambiguous",
             remedy=f"Pass integer positions instead, such as region={{{dim!r}: slice(0, 10)}}",
         )
-    positions = index.get_indexer(dataset[dim].values)
+    values = new.to_numpy()
+    positions = index.get_indexer(values)
     if not positions.size:
         return slice(0, 0)
     if (positions == -1).any():
-        missing = dataset[dim].values[positions == -1][0]
+        missing = values[positions == -1][0]
         raise KeyError(
             f"coordinate {dim} has values that are not in the store, such as {missing!r}"
         )

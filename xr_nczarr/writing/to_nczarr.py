@@ -138,8 +138,9 @@ def to_nczarr(
         ``"a-"``.
     region
         Mapping from dimensions to the slices of existing variables to overwrite. If a slice or the
-        whole mapping is ``"auto"``, slices are determined by comparing coordinates. A region cannot
-        be combined with `append_dim`.
+        whole mapping is ``"auto"``, slices are determined by comparing coordinates. Along a
+        dimension without coordinate, the dataset must then have the stored size. A region cannot be
+        combined with `append_dim`.
     safe_chunks
         Whether to merge dask blocks that share a stored chunk. In remote stores, where chunks
         cannot be locked, True also rejects regions that partially cover stored chunks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,8 @@ class GroupRequest:
         Names of unlimited dimensions.
     growing
         Names of dimensions along which the dataset may grow later; see `growing_dimensions`.
+    coordinates
+        The dimension coordinates, keyed by name, including those inherited in a DataTree.
     """
 
     path: str
@@ -43,6 +45,7 @@ class GroupRequest:
     encoding: Mapping[str, Mapping[str, Any]]
     unlimited: set[str]
     growing: set[str]
+    coordinates: Mapping[str, Variable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +133,16 @@ def normalize(
                 node.to_dataset(inherit=node is obj),
                 encoding.get(node.path) or {},
                 unlimited.get(node.path) if isinstance(unlimited, Mapping) else unlimited,
+                _dimension_coordinates(node.to_dataset()),
             )
             for path, node in obj.subtree_with_keys
         ]
     else:
-        parts = [(base, _as_dataset(obj), encoding, unlimited)]
+        dataset = _as_dataset(obj)
+        parts = [(base, dataset, encoding, unlimited, _dimension_coordinates(dataset))]
     required = len(parts) == 1 and options.region is None
     groups = []
-    for path, dataset, encodings, requested in parts:
+    for path, dataset, encodings, requested, coordinates in parts:
         _check_variables(path, dataset)
         dims = unlimited_dimensions(dataset, requested, required=required)
         growing = growing_dimensions(dataset, {*dims, *filter(None, [options.append_dim])})
@@ -153,9 +158,15 @@ def normalize(
             encoding=encodings,
             unlimited=dims,
             growing=growing,
+            coordinates=coordinates,
         )
         groups.append(group_request)
     return WriteRequest(path=base, groups=groups, layout=layout, options=options)
+
+
+def _dimension_coordinates(dataset: Dataset) -> dict[str, Variable]:
+    named = ((str(dim), dataset.variables.get(dim)) for dim in dataset.dims)
+    return {dim: item for dim, item in named if item is not None and item.dims == (dim,)}
 
 
 def _check_groups(tree: DataTree, argument: str, by_group: Mapping[str, Any]) -> None:
