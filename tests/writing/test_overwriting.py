@@ -250,3 +250,12 @@ def test_region_auto_ignores_coordinate_of_other_dimension_in_parent_group(path)
     to_nczarr(example().drop_vars("t"), path, group="g", mode="a")
     part = example()[{"t": [3]}]
     assert_rejected(path, "the store has no coordinate t", part, group="g", region="auto")
+
+
+def test_region_of_tree_can_contain_groups_without_variables(path):
+    to_nczarr(_days(0, 6, 0.0), path)
+    part = xr.DataTree.from_dict({"/a/b": xr.Dataset({"q": ("time", [1.0, 1.0])})})
+    to_nczarr(part, path, region={"time": slice(1, 3)})
+    tree = xr.open_datatree(path, engine="nczarr")
+    assert tree["/a/b/q"].values.tolist() == [0, 1, 1, 0, 0, 0]
+    assert not tree["/a/t"].values.any()

@@ -171,7 +171,8 @@ class _Planner:
         group = self.opened.group(path)
         stored = decode_stored(StoredGroup(self.opened, group, None), dataset)
         region: Mapping[str, slice] = {}
-        if self.options.region is not None:
+        # In a DataTree, a group without variables only contains other groups.
+        if self.options.region is not None and (dataset.variables or len(self.request.groups) == 1):
             region = resolve_region(
                 dataset,
                 self.options.region,
