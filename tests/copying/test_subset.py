@@ -216,6 +216,25 @@ class CountedKeys(UserDict[str, bytes]):
         return super().__getitem__(key)
 
 
+def test_label_is_rejected_if_subgroup_has_another_dimension_of_the_same_name() -> None:
+    outer = xr.Dataset({"r": ("x", [7.0, 8.0])}, {"x": [6.0, 5.0]})
+    inner = xr.Dataset({"t": ("x", [1.0, 2.0, 3.0])}, {"x": [4.0, 5.0, 6.0]})
+    store: dict[str, bytes] = {}
+    xr_nczarr.to_nczarr(outer, store)
+    xr_nczarr.to_nczarr(inner, store, group="b", mode="a")
+    problem = "the labels of dimension /x do not apply to /b/x"
+    with pytest.raises(xr_nczarr.ConflictError, match=problem):
+        xr_nczarr.copy(store, {}, select={"x": 6.0})
+    with pytest.raises(xr_nczarr.ConflictError, match=problem):
+        xr_nczarr.diff(store, store, select={"x": slice(5.0, 6.0)})
+    copied: dict[str, bytes] = {}
+    xr_nczarr.copy(store, copied, select={"x": 6.0, "/b/x": 2})
+    assert xr.open_dataset(copied, engine="nczarr", group="b").t.values.tolist() == [3]
+    copied = {}
+    xr_nczarr.copy(store, copied, select={"x": 6.0}, group="b")
+    assert xr.open_dataset(copied, engine="nczarr").t.values.tolist() == [3]
+
+
 def test_selecting_labels_reads_metadata_once() -> None:
     source = CountedKeys()
     xr_nczarr.to_nczarr(xr.Dataset({"v": ("t", [1.0, 2.0])}, {"t": [0.5, 1.5]}), source)

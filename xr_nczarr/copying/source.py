@@ -32,7 +32,14 @@ from xr_nczarr.encoding.encoding_keys import codec_specs, requested_codecs
 from xr_nczarr.encoding.names import user_attributes
 from xr_nczarr.encoding.quantize import digit_attribute
 from xr_nczarr.encoding.variables import fill_scalar
-from xr_nczarr.errors import NczarrError, NotFoundError, UnsupportedError, unknown
+from xr_nczarr.errors import (
+    ConflictError,
+    NczarrError,
+    NotFoundError,
+    UnsupportedError,
+    quote,
+    unknown,
+)
 from xr_nczarr.model import (
     ArrayNode,
     ChunkKeys,
@@ -49,7 +56,7 @@ from xr_nczarr.netcdf.layouts import DEFAULT_FORMAT
 from xr_nczarr.netcdf.types import DTYPE_NAMES, default_fill
 from xr_nczarr.options import OpenOptions
 from xr_nczarr.storage import LocalStore, Store, file_fingerprint
-from xr_nczarr.tools.lookup import check_position, chosen_paths, positions_of
+from xr_nczarr.tools.lookup import check_position, chosen_paths, is_label, positions_of
 from xr_nczarr.writing.builder import Tree
 from xr_nczarr.writing.write_request import unlimited_dimensions
 
@@ -82,6 +89,8 @@ class Source:
     positions
         Mapping from names or paths of dimensions to slices or integers. An integer selects one
         element, but keeps the dimension.
+    labeled
+        The names in `positions` that were selected by label. The labels are those of `group`.
     """
 
     root: Group
@@ -92,6 +101,7 @@ class Source:
     group: str = "/"
     variables: Collection[str] | None = None
     positions: Mapping[str, int | slice] = field(default_factory=dict)
+    labeled: Collection[str] = ()
 
     def included(self) -> tuple[dict[str, Group], dict[str, Dimension], dict[str, Variable]]:
         """Return the groups, dimensions and variables to copy, keyed by their paths in the source.
@@ -103,6 +113,8 @@ class Source:
         ------
         NotFoundError
             If a group, variable or dimension is unknown.
+        ConflictError
+            If a label would also select from another dimension of the same name.
         """
         groups = {group.path: group for group in self.root.walk()}
         if self.group not in groups:
@@ -126,7 +138,20 @@ class Source:
             holders = {self.group, *map(parent_path, variables | dimensions)}
             kept = {path for holder in holders for path in paths_above(holder)}
             groups = {path: group for path, group in groups.items() if path in kept}
+        self._check_labels({item.path for item in defined}, dimensions | used)
         return groups, dimensions | used, variables
+
+    def _check_labels(self, defined: Collection[str], copied: Mapping[str, Dimension]) -> None:
+        """Raise ConflictError if a label would also select from another dimension of its name."""
+        for name in self.labeled:
+            visible = [child_path(group, name) for group in paths_above(self.group)]
+            own = next((path for path in visible if path in defined), None)
+            for path, dimension in copied.items():
+                if dimension.name == name and path != own and path not in self.positions:
+                    raise ConflictError(
+                        f"the labels of dimension {quote(own)} do not apply to {quote(path)}",
+                        remedy="Pass positions, or select from one group at a time",
+                    )
 
     def _wanted(self, variables: Mapping[str, Variable]) -> set[str]:
         """Return the paths of the variables to copy."""
@@ -243,11 +268,12 @@ def open_source(
             keywords: dict[str, Any] = {"storage_options": filesystem} if filesystem else {}
             whole = _source_in_file(stack, path, engine, keywords)
             keywords |= {"group": group} if group else {}
-            labeled = partial(
+            open_labels = partial(
                 xr.open_dataset, path, engine=engine, decode_timedelta=False, **keywords
             )
-            positions = positions_of(select or {}, labeled)
-        yield replace(whole, group=root, variables=variables, positions=positions)
+            positions = positions_of(select or {}, open_labels)
+        labeled = [name for name, item in (select or {}).items() if is_label(item)]
+        yield replace(whole, group=root, variables=variables, positions=positions, labeled=labeled)
 
 
 def _source_in_store(opened: OpenedStore, *, netcdf_types: bool) -> Source:

@@ -60,11 +60,11 @@ def positions_of(
     NotFoundError
         If a label is unknown, or its dimension has no coordinate variable.
     """
-    if not any(map(_is_label, select.values())):
+    if not any(map(is_label, select.values())):
         return dict(select)
     with open_labels() as dataset:
         return {
-            name: _position(dataset, name, item) if _is_label(item) else item
+            name: _position(dataset, name, item) if is_label(item) else item
             for name, item in select.items()
         }
 
@@ -81,7 +81,8 @@ def check_position(position: Any, dimension: str, size: int, error: type[NczarrE
         )
 
 
-def _is_label(item: Any) -> bool:
+def is_label(item: Any) -> bool:
+    """Return whether an item of a selection is a label or a slice of labels."""
     parts = (item.start, item.stop) if isinstance(item, slice) else (item,)
     return any(isinstance(part, str | float | date | np.datetime64) for part in parts)
 
