@@ -183,3 +183,14 @@ def test_overwriting_source_of_lazily_decoded_values_is_rejected(path):
         dataset.day.attrs["units"] = "hours since 1990-01-01"
         with pytest.raises(RefusedError, match="reads its values from /day"):
             to_nczarr(xr.decode_cf(dataset[["day"]]), path, mode="a")
+
+
+def test_remedy_for_unchanged_variable_of_remote_store_is_to_leave_it_out():
+    url = "memory://unchanged/store.nczarr"
+    to_nczarr(xr.Dataset({"a": ("x", np.arange(4.0))}), url, mode="w")
+    with xr.open_dataset(url, engine="nczarr", chunks={}) as dataset:
+        extended = dataset.assign(b=dataset.a * 2)
+        with pytest.raises(RefusedError, match="unchanged, leave it out of the dataset"):
+            to_nczarr(extended, url, mode="a")
+        to_nczarr(extended[["b"]], url, mode="a")
+    assert read(url).b.values.tolist() == [0, 2, 4, 6]

@@ -21,6 +21,12 @@ from xr_nczarr.errors import RefusedError
 from xr_nczarr.storage import Store
 from xr_nczarr.writing.write_request import WriteRequest
 
+_LOAD = "Load the variable first with .load(), or write to another store"
+_LOAD_OR_LEAVE_OUT = (
+    "If the variable is unchanged, leave it out of the dataset. Otherwise, load it first with "
+    ".load(), or write to another store"
+)
+
 
 def lazy_arrays(data: Any) -> Iterator[LazyArray]:
     """Yield each `LazyArray` inside an xarray object, an array wrapper or a dask graph.
@@ -117,14 +123,14 @@ def check_sources_outside(store: Store, datasets: Iterable[Dataset]) -> None:
     """Raise RefusedError if a lazy variable is read from `store`, which will be replaced."""
     for dataset in datasets:
         for name, paths in _sources_in(dataset, store).items():
-            raise _reading_error(store, name, min(paths))
+            raise _reading_error(store, name, min(paths), _LOAD)
 
 
-def _reading_error(store: Store, name: str, path: str) -> RefusedError:
+def _reading_error(store: Store, name: str, path: str, remedy: str) -> RefusedError:
     """Return the error for a lazy variable whose source array would be overwritten."""
     return RefusedError(
         f"the variable reads its values from {path}, which this write would overwrite",
-        remedy="Load the variable first with .load(), or write to another store",
+        remedy=remedy,
         store=store.name,
         variable=name,
     )
@@ -195,4 +201,4 @@ def check_sources_unchanged(
     for group_request in request.groups:
         for name, sources in _sources_in(group_request.dataset, opened.store).items():
             for path in sources & {*changed, written.get((group_request.path, name), "")}:
-                raise _reading_error(opened.store, name, path)
+                raise _reading_error(opened.store, name, path, _LOAD_OR_LEAVE_OUT)
