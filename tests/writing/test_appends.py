@@ -242,3 +242,17 @@ def test_append_with_region_is_rejected(path, region):
     to_nczarr(new.reindex(x=stored.x), path, append_dim="time")
     rows = [[np.nan, 1.0, 1.0, np.nan]] * 2
     np.testing.assert_array_equal(read(path).v, np.concatenate([values, rows]))
+
+
+@pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "nczarr-4.8.1"}], ids=str)
+def test_append_to_folder_of_group_is_rejected_if_dimension_is_defined_outside(path, layout):
+    tree = {
+        "/": xr.Dataset(coords={"t": np.arange(3)}),
+        "/g": xr.Dataset({"v": ("t", np.zeros(3)), "w": ("x", np.zeros(2))}),
+    }
+    to_nczarr(xr.DataTree.from_dict(tree), path, **layout)
+    folder = os.path.join(path, "g")
+    part = tree["/g"].isel(t=[0])
+    assert_rejected(folder, "t is defined outside of this folder", part, append_dim="t")
+    to_nczarr(part.drop_vars("v"), folder, append_dim="x")
+    assert read(path, group="g", consolidated=False).sizes == {"t": 3, "x": 4}

@@ -156,6 +156,9 @@ class Group:
         defect that `error` describes is not included.
     warnings
         Descriptions of harmless defects in the metadata of this group, one sentence each.
+    outer_dimensions
+        Paths of the dimensions that are defined outside the opened part of a store. Only the root
+        lists them.
     node
         The node of the group in the hierarchy, or None if there is no usable node.
     error
@@ -170,6 +173,7 @@ class Group:
     dialect: str = "zarr"
     reports: list[str] = field(default_factory=list, compare=False)
     warnings: list[str] = field(default_factory=list, compare=False)
+    outer_dimensions: set[str] = field(default_factory=set, compare=False)
     node: GroupNode | None = field(default=None, compare=False, repr=False)
     error: NczarrError | None = field(default=None, compare=False)
 

@@ -44,8 +44,8 @@ class DimensionScope:
         Whether the hierarchy is only a part of a larger store. In this case, only the last segment
         of a fully qualified name can be resolved.
     undefined
-        Fully qualified names that no group in the hierarchy defines, as the keys of a dict. The
-        dict is empty unless `is_part` is True.
+        Fully qualified names that no group in the hierarchy defines, each with the path of the
+        dimension that replaces it. The dict is empty unless `is_part` is True.
     is_closed
         Whether all arrays that can define dimensions have been processed. `define` then adds no
         more dimensions.
@@ -55,7 +55,7 @@ class DimensionScope:
     annotations: Mapping[str, GroupAnnotation]
     dimensions: dict[str, Dimension] = field(default_factory=dict)
     is_part: bool = False
-    undefined: dict[str, None] = field(default_factory=dict)
+    undefined: dict[str, str] = field(default_factory=dict)
     is_closed: bool = False
 
     def define(self, group: Group, dimension: Dimension) -> Dimension:
@@ -124,7 +124,7 @@ class DimensionScope:
             count = len(self.dimensions)
             dimension = self.named(node_name(reference), size, place, group)
             if len(self.dimensions) > count:
-                self.undefined[reference] = None
+                self.undefined[reference] = dimension.path
             return dimension
         if dimension is None:
             dimension = self.recovered(reference, size, place)

@@ -138,6 +138,7 @@ class _Interpreter:
                 "from arrays"
             )
             self.groups["/"].reports.append(note)
+            self.groups["/"].outer_dimensions = {*self.scope.undefined.values()}
         return self.groups["/"]
 
     def is_dropped(self, array: ArrayNode | BrokenNode) -> bool:

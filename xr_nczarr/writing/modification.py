@@ -331,6 +331,13 @@ class _Planner:
             check_beyond_end(existing, self.opened.store)
             axis, size = new.dims.index(dim), pieces[dim].stop
             dimension = existing.dimensions[axis]
+            if dimension.path in self.opened.root.outer_dimensions:
+                raise ConflictError(
+                    f"dimension {dim} is defined outside of this folder, which is a part of a "
+                    "larger store, and an append would extend it only here",
+                    remedy="Pass the path of the store, and the path of the group as group=",
+                    store=self.opened.store.name,
+                )
             self.grown[dimension.path] = replace(dimension, size=size)
             shape = (*shape[:axis], size, *shape[axis + 1 :])
         written = tuple([pieces[str(name)] for name in new.dims])
