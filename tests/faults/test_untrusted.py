@@ -260,6 +260,13 @@ def test_default_limits_are_strict(tmp_path):
     assert values(store, limits={"max_metadata_bytes": 4 * MIB}) == [0, 1, 2, 3]
 
 
+def test_size_of_remote_metadata_documents_is_limited_before_reading(http_server):
+    members = MEMBERS | {".zattrs": json.dumps({"a": "x" * 3 * MIB})}
+    put(Path(http_server.root), members)
+    with pytest.raises(LimitError, match="exceeds the limit of 2,097,152 bytes"):
+        values(http_server.url)
+
+
 @pytest.mark.parametrize("limit", [field.name for field in dataclasses.fields(Limits)])
 def test_passed_limit_overrides_strict_default(limit):
     ordinary = getattr(DEFAULT_LIMITS, limit)

@@ -74,7 +74,8 @@ class DocumentSource:
     page_for_missing: bytes | None = None
 
     def __post_init__(self) -> None:
-        self.probed = self.store.probing()
+        limit = max(self.limits.max_metadata_bytes, self.limits.max_consolidated_bytes)
+        self.probed = self.store.probing().bounded(limit)
 
     def fetch(
         self, keys: Iterable[str], denied: dict[str, AccessDeniedError] | None = None
