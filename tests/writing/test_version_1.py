@@ -155,3 +155,8 @@ def test_variables_written_separately_are_read_as_one_dataset(path):
     for name in original.variables:
         to_nczarr(xr.Dataset({name: original[name].variable}), path / name, zarr_format=1)
     assert read(path).set_coords("label").identical(original)
+
+
+def test_nczarr_dialects_are_rejected(path):
+    with pytest.raises(UnsupportedError, match="does not support the dialect 'universal'"):
+        to_nczarr(DATASET, path, zarr_format=1, dialect="universal")

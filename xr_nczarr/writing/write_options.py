@@ -83,9 +83,11 @@ def layout_of(
     if version and str(zarr_format) not in (version, DEFAULT_FORMAT.version):
         raise _contradiction(location, f"Zarr v{version}", f"zarr_format={zarr_format!r}")
     zarr = find_format(version or zarr_format)
+    if kind == "zarr" or (dialect == "nczarr" and not zarr.has_groups):
+        dialect = "zarr"
     return Layout(
         zarr=zarr,
-        dialect="zarr" if kind == "zarr" or not zarr.has_groups else dialect,
+        dialect=dialect,
         array_dimensions=location.xarray is not False,
         consolidated=location.consolidated if consolidated is None else consolidated,
     )
