@@ -861,3 +861,10 @@ def test_invalid_paths_in_consolidated_metadata_are_rejected(path):
     document = Document("zarr.json", json.dumps({"consolidated_metadata": inline}).encode())
     with pytest.raises(MetadataError, match="not a plain relative path"):
         v3.expand_consolidated({"zarr.json": document})
+
+
+def test_json_strings_in_consolidated_metadata_are_rejected():
+    inline = {"kind": "inline", "must_understand": False, "metadata": {"a": json.dumps(EXAMPLE)}}
+    document = Document("zarr.json", json.dumps({"consolidated_metadata": inline}).encode())
+    expanded = v3.expand_consolidated({"zarr.json": document})
+    assert isinstance(v3.parse_node("/a", expanded), BrokenNode)

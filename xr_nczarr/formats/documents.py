@@ -343,7 +343,12 @@ def required(members: Mapping[str, Json], name: str, place: str | None = None) -
 
 
 def split_consolidated(
-    holder: Document, place: str | None = None, *, groups: str, suffix: str = ""
+    holder: Document,
+    place: str | None = None,
+    *,
+    groups: str,
+    suffix: str = "",
+    with_texts: bool = False,
 ) -> dict[str, Document]:
     """Split consolidated metadata into its documents, keyed by their keys in the store.
 
@@ -357,6 +362,8 @@ def split_consolidated(
         Suffix of the keys of groups.
     suffix
         Text that must be appended to the name of each document to obtain its key.
+    with_texts
+        Whether documents may be stored as JSON strings.
 
     Raises
     ------
@@ -373,8 +380,7 @@ def split_consolidated(
             problem = f"the key {quote(repr(name))} is not a plain relative path"
             raise MetadataError(problem, place=inner)
         key = name + suffix
-        # Some writers store each document as a JSON string.
-        text = value if isinstance(value, str) else None
+        text = value if with_texts and isinstance(value, str) else None
         document = documents.member(name, key=key) if text is None else Document(key, text)
         if key.endswith(groups) and isinstance(value, dict) and "consolidated_metadata" in value:
             # zarr-python 3 adds this member to each group in consolidated metadata, but not in the

@@ -115,7 +115,8 @@ class V2(Format):
             )
         if type(version) is not int or version != 1:
             raise unexpected(version, "1", "zarr_consolidated_format")
-        return split_consolidated(document, groups=_GROUP)
+        # Some writers store each document as a JSON string.
+        return split_consolidated(document, groups=_GROUP, with_texts=True)
 
     def render_consolidated(self, documents: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return a dict that contains only ``.zmetadata``, rendered from `documents`.
