@@ -184,6 +184,14 @@ def test_documents_that_violate_spec_are_rejected(document, problem):
     assert problem in str(caught.value)
 
 
+def test_error_for_object_without_json_form_includes_only_keys_of_references():
+    for document in ({"a": {1}}, {"refs": {"a": {1}}}, version1(refs={"a": {1}})):
+        with pytest.raises(ReferenceSetError, match=r"^a: .*of type set are not supported"):
+            parse_references(document)
+    with pytest.raises(ReferenceSetError, match=r"^the dictionary .*of type set are not"):
+        parse_references(version1(gen=[generator(dimensions={"i": {1}})]))
+
+
 @pytest.mark.parametrize("text", ["base64:a", "base64:!!!!", "\ud800"])
 def test_invalid_inline_data_raises_error_only_when_read(text):
     references = parse_references({"a": text, "b": "right"})

@@ -246,7 +246,7 @@ def _as_json(value: Any) -> Any:
 
 def _not_json(document: Mapping[Any, Any], error: Exception) -> ReferenceSetError:
     """Build the error for a dictionary with a value that JSON does not support."""
-    refs = document.get("refs", document)
+    refs = document.get("refs") if {"version", "refs"} & document.keys() else document
     for key, value in refs.items() if isinstance(refs, Mapping) else ():
         try:
             json.dumps(value, default=_as_json)
