@@ -23,6 +23,7 @@ from zarr.storage import MemoryStore
 import xr_nczarr
 from tests.interop import test_zarr_rectilinear as rectilinear
 from tests.servers import HttpServer
+from tests.small_stores import plain_objects
 from tests.stores import (
     VINTAGES,
     array_document,
@@ -716,6 +717,14 @@ def test_verify_reports_names_that_prevent_netcdf_c_from_opening_store(
     assert report.count("netCDF-C cannot open a store that contains the name") == 1
     with pytest.raises(OSError, match="NetCDF"):
         netCDF4.Dataset(file_url(store, "nczarr"))
+
+
+def test_verify_reports_dimension_names_with_slashes(tmp_path: Path) -> None:
+    store = put(tmp_path / "store", plain_objects(dimension="g/x"))
+    report = str(xr_nczarr.verify(store, readers=True))
+    assert "netCDF-C cannot open a store that contains the name 'g/x'" in report
+    with pytest.raises(OSError, match="NetCDF"):
+        netCDF4.Dataset(file_url(store, "zarr"))
 
 
 @pytest.mark.filterwarnings("ignore")

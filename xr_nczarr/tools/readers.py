@@ -75,12 +75,13 @@ def is_netcdf_name(name: str) -> bool:
 
 
 def _names_unsupported_by_netcdf(root: Group) -> Iterator[Finding]:
-    paths: list[str] = []
+    names: dict[str, str] = {}
     for group in root.walk():
-        paths += [group.path, *(item.path for item in group.dimensions.values())]
-        paths += [item.path for item in group.variables.values()]
-    for path in dict.fromkeys(paths):
-        name = node_name(path)
+        names[group.path] = node_name(group.path)
+        names |= {item.path: item.name for item in group.variables.values()}
+        # In plain Zarr, the name of a dimension can contain slashes.
+        names |= {item.path: item.name for item in group.dimensions.values()}
+    for path, name in names.items():
         if path != "/" and not is_netcdf_name(name):
             problem = f"netCDF-C cannot open a store that contains the name {quote(repr(name))}"
             yield Finding("warning", path, problem, "Write a new store with another name")
