@@ -171,7 +171,7 @@ class DocumentSource:
         count = similar_stores.pop(folder, 0)
         if complete and self.store.remote:
             if len(similar_stores) >= _MAX_FOLDERS:
-                oldest, *_ = similar_stores
+                oldest, *_ = list(similar_stores)  # a copy, which other threads cannot change
                 similar_stores.pop(oldest, None)
             similar_stores[folder] = count + 1
         if JOURNAL in documents or (denied and not can_assume_missing(documents, candidates, True)):
