@@ -77,6 +77,8 @@ class StoredChunks:
 
         Return None if `key` is not the key of a chunk or shard.
         """
+        if self.extent and not key[-1:].isdecimal():
+            return None  # usually the key of a metadata document
         for keys in self._notations:
             names = key.removeprefix(keys.prefix).split(keys.separator) if self.extent else []
             with suppress(ValueError):  # raised for text, and for numbers with thousands of digits
