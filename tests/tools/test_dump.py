@@ -9,7 +9,7 @@ import xarray as xr
 
 import xr_nczarr
 from tests.small_stores import plain_objects
-from tests.stores import FIXTURES, file_url, has_ncgen, write_with_ncgen
+from tests.stores import FIXTURES, array_document, file_url, has_ncgen, write_with_ncgen
 from xr_nczarr.chunks import ChunkedArray
 from xr_nczarr.cli.main import main
 from xr_nczarr.tools import cdl
@@ -500,3 +500,15 @@ def test_dump_prints_invalid_fill_value_attribute(fill_value, text):
     output = str(xr_nczarr.dump(plain_objects(_FillValue=fill_value)))
     assert f"\t\ta:_FillValue = {text} ;" in output
     assert " a = 1, 2 ;" in output
+
+
+@pytest.mark.parametrize(
+    ("fill_value", "text"), [(1, "a:_FillValue = 1"), (["x", "y"], '"x", "y"')]
+)
+def test_dump_prints_invalid_fill_value_attribute_of_strings(fill_value, text):
+    objects = plain_objects(_FillValue=fill_value)
+    document = array_document((2,), "<U1", fill_value="")
+    objects |= {"a/.zarray": json.dumps(document).encode(), "a/0": "pq".encode("utf-32-le")}
+    output = str(xr_nczarr.dump(objects))
+    assert text in output
+    assert ' a = "p", "q" ;' in output

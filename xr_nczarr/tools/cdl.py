@@ -261,8 +261,9 @@ class Cdl:
         stored = f" // stored as {node.dtype}" if variable.kind == "other" else ""
         yield f"{indent}\t{kind} {name}{f'({names})' if names else ''} ;{stored}\n"
         attributes = with_inferred_types(variable.attributes, node)
-        if variable.kind == "string" and "_FillValue" in attributes:
-            attributes["_FillValue"] = [attributes["_FillValue"]]
+        fill_value = attributes.get("_FillValue")
+        if variable.kind == "string" and isinstance(fill_value, str | bytes):
+            attributes["_FillValue"] = [fill_value]
         if self.special:
             attributes |= special_attributes(variable)
         yield from self._attributes(name, attributes, indent, node.dtype, units)
