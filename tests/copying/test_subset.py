@@ -188,6 +188,23 @@ def test_unknown_variable_name_is_rejected_before_writing(
     assert not (tmp_path / "two").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"group": "h"}, {"variables": ["tt"]}, {"select": {"tme": 1}}, {"select": {"time": 10}}],
+    ids=["group", "variable", "dimension", "position"],
+)
+@pytest.mark.parametrize("target", ["two.nczarr", "two.nc", "source"])
+def test_unknown_selection_is_reported_before_existing_target(
+    source: tuple[Path, dict[str, Any]], tmp_path: Path, arguments: dict[str, Any], target: str
+) -> None:
+    path, options = source
+    existing = path if target == "source" else tmp_path / target
+    if target != "source":
+        existing.write_bytes(b"CDF\x01")
+    with pytest.raises(xr_nczarr.NotFoundError, match=r"unknown|out of bounds"):
+        xr_nczarr.copy(path, existing, **arguments, **options)
+
+
 @pytest.mark.parametrize("slices", [False, True], ids=["label", "slice"])
 def test_large_integer_labels_are_selected_exactly(slices: bool) -> None:
     first = 2**53

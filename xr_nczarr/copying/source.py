@@ -153,6 +153,12 @@ class Source:
                         remedy="Pass positions, or select from one group at a time",
                     )
 
+    def check(self) -> None:
+        """Raise NotFoundError if a part of the selection does not exist in the source."""
+        _, dimensions, _ = self.included()
+        for dimension in dimensions.values():
+            self._slice(dimension)
+
     def _wanted(self, variables: Mapping[str, Variable]) -> set[str]:
         """Return the paths of the variables to copy."""
         below = {path for path in variables if is_within(path, self.group)}
@@ -245,8 +251,7 @@ def open_source(
     Raises
     ------
     NotFoundError
-        If the engine or a label does not exist. Other parts of the selection are checked by
-        `Source.included`.
+        If the engine or a part of the selection does not exist.
     UnsupportedError
         If no engine for netCDF files is installed.
     """
@@ -273,7 +278,11 @@ def open_source(
             )
             positions = positions_of(select or {}, open_labels)
         labeled = [name for name, item in (select or {}).items() if is_label(item)]
-        yield replace(whole, group=root, variables=variables, positions=positions, labeled=labeled)
+        selected = replace(
+            whole, group=root, variables=variables, positions=positions, labeled=labeled
+        )
+        selected.check()
+        yield selected
 
 
 def _source_in_store(opened: OpenedStore, *, netcdf_types: bool) -> Source:
