@@ -204,6 +204,23 @@ def test_region_write_during_replacement_of_directory_loses_no_values(tmp_path, 
     assert read(path).sizes["t"] == (6 if kind == "append" else 4)
 
 
+@pytest.mark.parametrize("kind", ["append", "region"])
+@pytest.mark.parametrize("options", [{}, {"compute": False}], ids=["region", "delayed region"])
+def test_block_of_replacing_write_cannot_write_to_same_store(tmp_path, kind, options):
+    path = tmp_path / "store"
+    to_nczarr(xr.concat([steps(0), steps(2)], "t"), path, encoding={"v": {"chunks": (2,)}})
+    values = da.from_array(np.full(2, 7.0), chunks=2)
+
+    def write():
+        delayed = to_nczarr(steps(2, values).v, path, region={"t": slice(2, 4)}, **options)
+        if delayed is not None:
+            delayed.compute()
+
+    with dask.config.set(scheduler="sync"), pytest.raises(ConflictError, match="same store"):
+        replace_directory(kind, path, write)
+    assert read(path).v.values.tolist() == [0.0, 0.0, 2.0, 2.0]
+
+
 def test_replacement_of_directory_waits_for_region_write(tmp_path):
     path = tmp_path / "store"
     to_nczarr(xr.concat([steps(0), steps(2)], "t"), path, encoding={"v": {"chunks": (2,)}})

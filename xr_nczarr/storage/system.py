@@ -12,13 +12,14 @@ import os
 import secrets
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from typing import Any, Literal, TypeVar
 
-from xr_nczarr.errors import quote
+from xr_nczarr.errors import ConflictError, quote
 from xr_nczarr.storage.keys import KeyLocks
 
 _T = TypeVar("_T")
@@ -282,6 +283,8 @@ def _opened(path: str, flags: int = os.O_RDONLY) -> Iterator[int]:
 # ---- Locks
 
 _process_locks = KeyLocks()
+_replacing: set[tuple[int, str]] = set()
+"""The threads that hold the exclusive lock of a directory, each with the directory's identity."""
 
 
 @contextmanager
@@ -322,7 +325,20 @@ def directory_lock(path: str, *, exclusive: bool) -> Iterator[None]:
     If the directory is replaced while this function waits, the new directory is locked. A missing
     directory is not locked. On Windows, and on file systems that cannot lock directories, the
     function does nothing.
+
+    Raises
+    ------
+    ConflictError
+        If this thread already holds the exclusive lock. It would wait for itself forever.
     """
+    holder = (threading.get_ident(), file_identity(path))
+    if holder in _replacing:
+        raise ConflictError(
+            "a write that replaces the store computes its values with a function that writes to "
+            "the same store",
+            remedy="Compute the values first with .load(), or leave out atomic=True",
+            store=path,
+        )
     with ExitStack() as held:
         with suppress(FileNotFoundError):
             while _fcntl is not None:
@@ -337,6 +353,9 @@ def directory_lock(path: str, *, exclusive: bool) -> Iterator[None]:
                 if _is_at(descriptor, path):
                     break
                 held.close()
+        if exclusive:
+            _replacing.add(holder)
+            held.callback(_replacing.discard, holder)
         yield
 
 
