@@ -239,6 +239,18 @@ def test_xarray_engines_copy_same_arrays_as_netcdf_c(tmp_path: Path, engine: str
     assert first == second
 
 
+@pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
+def test_coordinate_without_values_is_copied_with_xarray_engine(
+    tmp_path: Path, engine: str
+) -> None:
+    with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:
+        file.createDimension("t", None)
+        file.createVariable("t", "f8", ("t",))
+    target: dict[str, bytes] = {}
+    xr_nczarr.copy(tmp_path / "a.nc", target, engine=engine)
+    assert xr.open_dataset(target, engine="nczarr").t.shape == (0,)
+
+
 def test_copying_with_xarray_engine_ignores_invalid_variables_outside_selection(
     tmp_path: Path,
 ) -> None:

@@ -125,7 +125,7 @@ def source_blocks(variable: Variable) -> tuple[tuple[int, ...], ...]:
         preferred = variable.encoding.get("preferred_chunks") or {}
         sizes = zip(variable.dims, variable.shape, strict=True)  # a dimension can be repeated
         lengths = [
-            np.diff(_chunk_ends(preferred.get(dim), size, range(size)), prepend=0)
+            np.diff(_chunk_ends(preferred.get(dim), size, range(size or 1)), prepend=0)
             for dim, size in sizes
         ]
     itemsize = _itemsize(variable)
