@@ -19,7 +19,7 @@ _REQUESTS = """## Requests
 This table shows how many requests each operation sends to an S3 server, and in how many batches:
 *8 / 2* means 8 requests in 2 batches. The requests of a batch are sent concurrently, and each batch
 starts when the previous one is complete. These counts are the same on every machine. A dash means
-that the library does not support the operation, or that it was not measured.
+that the operation was not measured with this library.
 
 """
 _INTRODUCTION = """## Results
@@ -28,19 +28,23 @@ These results were measured under {system} on a machine with {processors} proces
 Each value is the median of several rounds.
 
 - The second column is the time that xr_nczarr takes, unless another unit is shown.
-- The third column lists ratios: the time of another library divided by the time of xr_nczarr. If a
-  ratio is above 1, the other library is slower.
+- The third column lists ratios: the time of another library, or of xr_nczarr in another
+  configuration, divided by the time in the second column. If a ratio is above 1, the other one is
+  slower.
 - *Baseline* is not a library. It does the same work, such as reading and decoding, with as little
-  Python as possible. *Limit (…)* is an upper bound on the time or size.
+  Python as possible. Names that end in *alone* do only this part of the work. *Limit (…)* is an
+  upper bound on the time or size, which is exceeded if the ratio is below 1.
 - Most ratios have a goal. {missed} of the {aimed} goals are missed. The missed ratios are printed
   in **bold**, with their goals in the last column. For {unreachable} of them, the baseline misses
-  the goal as well. The ratio that the baseline reaches is listed as the limit.
+  the goal as well. The ratio that the baseline reaches is then listed after *at best*.
 
 In the names of the benchmarks, *raw* means uncompressed, *20 ms* is the latency of the server, and
-*not consolidated* means a store without consolidated metadata. *Strided* reads every 4th time step
-and every 16th row and column. *Orthogonal* selects 3 time steps, 4 rows and 4 columns by position.
+*not consolidated* means a store without consolidated metadata. The 265 MB are 64 time steps of 1024
+rows and 1012 columns of float32 numbers, and each chunk contains one time step. *Point series*
+reads one number of each chunk. *Strided* reads every 4th time step and every 16th row and column.
+*Orthogonal* selects 3 time steps, 4 rows and 4 columns by position.
 
-{{download}}`performance.json <performance.json>` contains all goals and times.
+{{download}}`performance.json <performance.json>` contains all goals, including those that are met.
 
 ![Ratios of all benchmarks; to the right of 1, the other library is slower](images/performance.svg)
 
@@ -143,7 +147,7 @@ def _line(result: Result) -> str:
             cells.append(f"{shown(name)} **{_number(ratio)}**")
             goal, limit = result.goals[name], result.limit(name)
             number = f"{goal:.0f}" if goal >= 10 else f"{goal:.2g}"
-            reachable = "" if limit is None else f" (limit {_number(limit)})"
+            reachable = "" if limit is None else f" (at best {_number(limit)})"
             missed.append(f"{shown(name)} {number}{reachable}")
         else:
             cells.append(f"{shown(name)} {_number(ratio)}")
