@@ -26,7 +26,7 @@ from tests.benchmarks.harness import OURS, Row
 from tests.stores import write_consolidated
 
 CHUNK = 10
-MAX_PEER_NODES = 10_000  # above this, a single round of engine zarr takes minutes
+MAX_PEER_NODES = 10_000  # above this, a single round of engine zarr takes many seconds
 
 
 def write_records(folder: Path, references: int, record_size: int) -> str:
