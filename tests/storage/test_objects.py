@@ -30,9 +30,10 @@ from zarr.storage import (
 import xr_nczarr
 from tests.processes import in_a_new_interpreter
 from tests.reading import peak_memory
-from tests.servers import S3Server
+from tests.servers import HttpServer, S3Server
 from xr_nczarr.dataset import resolve
 from xr_nczarr.errors import (
+    AccessDeniedError,
     ConflictError,
     ExistsError,
     LimitError,
@@ -218,6 +219,21 @@ def test_size_limit_applies_to_zarr_python_and_obstore_stores(kind: str) -> None
     store = open_store(parse_target(target), Access(limits=limits))
     with pytest.raises(LimitError, match="8 bytes long, which exceeds the limit of 7 bytes"):
         list(store.fetch(["a"]))
+
+
+def test_missing_status_and_retry_apply_to_obstore_stores(http_server: HttpServer) -> None:
+    store = obstore.store.from_url(
+        http_server.url, client_options={"allow_http": True}, retry_config={"max_retries": 0}
+    )
+    http_server.fault("status", path="*/a", status=403, times=None)
+    http_server.fault("status", path="*/b", status=503, times=1)
+    target = parse_target(store)
+    with pytest.raises(AccessDeniedError):
+        list(open_store(target).fetch(["a"]))
+    options = {"missing_status": (403, 404), "retry": {"attempts": 2, "first_wait": 0.01}}
+    opened = open_store(target, Access(storage_options=options))
+    assert list(opened.fetch(["a", "b"])) == [None, None]
+    assert len(http_server.requests_for("/b")) == 2
 
 
 def test_zarr_python_array_is_rejected_as_target() -> None:

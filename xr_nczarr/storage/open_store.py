@@ -265,7 +265,7 @@ def _not_a_store(path: str, *, must_exist: bool) -> UnsupportedError:
 
 def _open_object(target: Any, access: Access) -> Store:
     if isinstance(target, StoreObject):
-        return RemoteStore(_client_of(target), Expected(access.max_object_bytes))
+        return RemoteStore(_client_of(target, access), Expected(access.max_object_bytes))
     # An xarray Dataset is a mapping too, but of names to arrays.
     if isinstance(target, Mapping) and "xarray" not in defining_packages(target):
         return MemoryStore(target)
@@ -278,10 +278,12 @@ def _open_object(target: Any, access: Access) -> Store:
     )
 
 
-def _client_of(target: StoreObject) -> RemoteClient:
+def _client_of(target: StoreObject, access: Access) -> RemoteClient:
     store, path, unwrapped = target
     if "obstore" in defining_packages(store):
-        rules = Rules(retry=Retry(attempts=1))  # the caller's store already retries requests
+        rules = access.rules
+        if "retry" not in (access.storage_options or {}):  # the store itself retries requests
+            rules = replace(rules, retry=Retry(attempts=1))
         return ObstoreClient(store, path, rules)
     from xr_nczarr.storage.zarr_python_client import ZarrPythonClient
 
