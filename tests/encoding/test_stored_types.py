@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from zarr.core.dtype import VariableLengthBytes
 
 import xr_nczarr
@@ -115,6 +116,37 @@ def test_error_for_unsupported_objects_includes_variable_and_remedy(path, values
     with pytest.raises(ConflictError, match=r"infer dtype.*variable v.*astype"):
         to_nczarr(xr.Dataset({"v": ("x", values)}), path)
     assert not os.path.exists(path)
+
+
+class Sparse(NDArrayOperatorsMixin):
+    """An array that NumPy must not convert, like those of sparse and CuPy."""
+
+    def __init__(self, values):
+        self.values = values
+        self.shape, self.ndim, self.dtype = values.shape, values.ndim, values.dtype
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("cannot convert a sparse array to dense automatically")
+
+    def __array_ufunc__(self, *_, **__):
+        return NotImplemented
+
+    def __array_function__(self, *_, **__):
+        return NotImplemented
+
+    def __getitem__(self, key):
+        return Sparse(self.values[key])
+
+
+def test_arrays_that_numpy_cannot_convert_are_rejected_before_writing(path):
+    first = xr.Dataset({"a": ("x", [1.0]), "v": ("x", [1.0])})
+    to_nczarr(first[["a"]], path)
+    second = (first + 1).assign(v=("x", Sparse(np.ones(1))))
+    for _ in range(2):  # first as a new variable, then as a stored one
+        with pytest.raises(UnsupportedError, match=r"Sparse cannot be .*variable v.*todense"):
+            to_nczarr(second, path, mode="a")
+        assert read(path).a.values.tolist() == [1.0]
+        to_nczarr(first, path, mode="a")
 
 
 @pytest.mark.parametrize(
