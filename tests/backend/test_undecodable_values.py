@@ -24,7 +24,7 @@ def test_warning_about_undecodable_attribute_includes_its_name(attributes):
     assert dataset["a"].values.tolist() == [1, 2]
 
 
-def test_bounds_attribute_of_empty_time_variable_that_is_not_text_causes_warning():
+def test_bounds_attribute_that_is_not_text_causes_warning_if_time_variable_is_empty():
     objects = plain_objects(
         shape=[0], units="days since 2000-01-01", calendar="noleap", bounds=[0, 1]
     )

@@ -32,7 +32,7 @@ Each value is the median of several rounds.
   configuration, divided by the time in the second column. If a ratio is above 1, the other one is
   slower.
 - *Baseline* is not a library. It does the same work, such as reading and decoding, with as little
-  Python as possible. Names that end in *alone* do only this part of the work. *Limit (…)* is an
+  Python as possible. *Alone* marks a part of the work, such as the download. *Limit (…)* is an
   upper bound on the time or size, which is exceeded if the ratio is below 1.
 - Most ratios have a goal. {missed} of the {aimed} goals are missed. The missed ratios are printed
   in **bold**, with their goals in the last column. For {unreachable} of them, the baseline misses

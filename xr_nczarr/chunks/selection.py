@@ -24,8 +24,8 @@ class ReadRequest(NamedTuple):
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the corresponding axis of the `Selection`. A
-        pointwise read produces an axis of length 1 for each integer. Such an axis has no entry.
+        For each axis of the values that are read, the corresponding axis of the `Selection`. The
+        list omits axes of length 1 that a pointwise read adds for integers.
     """
 
     selection: list[Any]

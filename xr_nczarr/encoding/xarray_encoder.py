@@ -91,7 +91,7 @@ def _with_item_type(encoded: Variable, variable: Variable) -> Variable:
 
 
 def _refuse_missing_dates(variable: Variable, name: str) -> None:
-    """Raise ConflictError if some of the cftime dates in memory are missing."""
+    """Raise ConflictError if an array of cftime dates in memory contains missing values."""
     if variable.dtype != object or hasattr(variable.data, "dask"):
         return
     is_missing = variable.isnull().to_numpy()

@@ -242,9 +242,9 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout that a node's annotations use.
 
-    `vintage` is the newest layout that uses the location of these annotations. netCDF-C's newest
-    release and its development branch use the same location, but store attribute types under
-    different names.
+    `vintage` is the newest released layout with annotations at the same location in the metadata.
+    The development branch of netCDF-C stores annotations at the same location as its newest
+    release, but stores attribute types under another name.
     """
     is_preview = vintage.holder == "attributes" and PREVIEW.types in node.attributes
     return PREVIEW.dialect if is_preview else vintage.dialect

@@ -214,7 +214,7 @@ class ReferenceStore(Store):
             yield from self.fetch([keys.key(chunk) for chunk in chunks[count:]])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield the bytes of each range, or None if the set does not declare the range's object."""
+        """Yield the bytes of each range, or None if the reference set lacks the key."""
         for item in ranges:
             check_range(item, self.name)
         return self._fetch(ranges)

@@ -115,7 +115,7 @@ class ReferenceOptions:
         return cls(**options, by_location=by_location, others=remaining, access=access)
 
     def targets(self, document: str | None) -> Targets:
-        """Return the settings for resolving and opening the targets of a set.
+        """Return the settings for resolving and opening the targets of a reference set.
 
         `document` is the path or URL of the set, or None if the set is in memory.
         """

@@ -154,10 +154,10 @@ class ReferenceTrust(Trust):
 
         A redirect is followed only in these cases:
 
-        - The reference set is trusted, and the server redirects to itself, even from ``http`` to
-          ``https``.
+        - The reference set is trusted, and both URLs are on the same server. They may differ in
+          their protocols (``http`` and ``https``).
         - The reference set is trusted and is local or in memory, and `target` is on a public host.
-        - The reference set is remote or untrusted, and may refer directly to `target`.
+        - The reference set is remote or untrusted, and is itself allowed to refer to `target`.
         """
         web = target.startswith(("http://", "https://"))
         if web and not self.untrusted and _server(url) == _server(target):

@@ -99,8 +99,8 @@ class ObstoreClient(RemoteClient):
     name
         A URL for error messages, with secrets masked. If None, it is derived from `store`.
     substitute
-        Function that returns an fsspec client for the same objects, or None. It is used for web
-        servers, to list folders and to repeat requests whose response obstore rejects.
+        Function that returns an fsspec client for the same objects, or None. On web servers, this
+        client lists folders, and repeats requests whose response obstore rejects.
     """
 
     pooled = True
@@ -286,7 +286,7 @@ class ObstoreClient(RemoteClient):
     def _get(self, request: ByteRange, expected: Expected) -> Versioned | None:
         """Return the requested bytes and the object's version, or None for a missing object.
 
-        The version is None for a whole object, and for an object without a strong ETag.
+        The version is None if the whole object is requested, or if it has no strong ETag.
         """
         key, start, length = request
         whole, limit = request.is_whole, expected.max_bytes

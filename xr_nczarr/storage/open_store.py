@@ -142,8 +142,8 @@ def open_store(
 ) -> Store:
     """Open the store at a location.
 
-    No remote requests are made, except by fsspec when it creates the filesystem. For example,
-    fsspec then opens an archive in a chained URL.
+    No remote requests are made, except by fsspec when it creates the filesystem, for example to
+    open an archive in a chained URL.
 
     Parameters
     ----------
@@ -183,8 +183,8 @@ def open_url(
 ) -> LocalStore | RemoteStore:
     """Open the folder at a path or an fsspec URL.
 
-    No remote requests are made, except by fsspec when it creates the filesystem. For example,
-    fsspec then opens an archive in a chained URL.
+    No remote requests are made, except by fsspec when it creates the filesystem, for example to
+    open an archive in a chained URL.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ class Expected(NamedTuple):
 
     @property
     def small(self) -> bool:
-        """Whether the objects are so small that more of them can be requested at once."""
+        """Whether the objects are small, so that more requests can run concurrently."""
         return self.probing or self.max_bytes <= _SMALL_BYTES
 
 

@@ -43,7 +43,7 @@ class WriteTarget:
 
     @cached_property
     def names(self) -> Listing | None:
-        """The names at the root before any change, or None if the store cannot be listed."""
+        """The names at the store's root before the write, or None if it cannot be listed."""
         try:
             return _names(self.store)
         except (AccessDeniedError, UnsupportedError):
