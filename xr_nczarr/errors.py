@@ -164,7 +164,8 @@ class LimitError(NczarrError, ValueError):
     Attributes
     ----------
     max_bytes
-        The exceeded maximum size of a stored object, in bytes. None for any other limit.
+        The maximum size of a stored object in bytes, if the object exceeds this limit. Otherwise,
+        None.
     """
 
     max_bytes: int | None = None

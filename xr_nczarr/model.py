@@ -107,7 +107,7 @@ class Limits:
     def strict(self) -> Limits:
         """Return the limits for an untrusted store.
 
-        Limits that the caller set keep their values.
+        A limit that was set by the caller is not changed.
         """
         limits = self._by_name().items()
         passed = {name: limit for name, limit in limits if not isinstance(limit, _Default)}

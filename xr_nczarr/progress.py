@@ -68,7 +68,7 @@ class Progress:
         return _RemoteProgress, (self._topic,)
 
     def advance(self, count: int) -> None:
-        """Add `count` to the amount that the bar shows as done."""
+        """Move the bar forward by `count` units."""
         with self._lock:
             if self._bar is not None:
                 self._bar.update(count)

@@ -208,9 +208,7 @@ def test_unreadable_coordinate_gets_no_index(opener, store):
         dataset.x.load()
 
 
-def test_incomplete_coordinate_is_indexed_unless_missing_chunks_raise_errors(
-    store,
-):
+def test_coordinate_with_missing_chunks_is_indexed_by_default(store):
     (store / "x/0").unlink()
     assert sorted(xr.open_dataset(store, engine="nczarr").xindexes) == ["time", "x"]
     with pytest.warns(xr.SerializationWarning, match="^/x was not decoded and has no index: .*x/0"):

@@ -219,7 +219,7 @@ class CopiedTree(Tree):
         )
 
     def _encoding(self, variable: Variable) -> tuple[dict[str, Any], bool]:
-        """Return the encoding of a copied variable, and whether the caller requested it.
+        """Return the encoding of a copied variable, and whether the caller requested this encoding.
 
         The encoding contains only chunks, shards and codecs.
         """

@@ -87,10 +87,11 @@ def quantized(
 def quantized_as_recorded(
     data: Any, attributes: Mapping[str, Any], missing: Sequence[Any], name: str
 ) -> Any:
-    """Round numbers that are added to a stored variable as its attributes record, as netCDF-C does.
+    """Round numbers to the number of digits that the attributes of a stored variable record.
 
-    Numbers are returned unchanged if no attribute records ``significant_digits``. For `missing` and
-    errors, see `quantized`.
+    netCDF-C rounds appended numbers in the same way. If no attribute records a number of
+    significant digits, the numbers are returned unchanged. For `missing` and errors, see
+    `quantized`.
     """
     for mode, attribute in _ATTRIBUTES.items():
         if attribute in attributes:

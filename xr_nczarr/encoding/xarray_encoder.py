@@ -106,7 +106,7 @@ def _refuse_missing_dates(variable: Variable, name: str) -> None:
 
 
 def _needs_proleptic_calendar(variable: Variable) -> bool:
-    """Return whether encoding a variable without valid times may require a proleptic calendar."""
+    """Return whether xarray may need a proleptic calendar because there are no valid times."""
     if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
         return False
     if not variable.size:

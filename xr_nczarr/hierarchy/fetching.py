@@ -185,7 +185,8 @@ class DocumentSource:
     ) -> dict[str, Bytes]:
         """Return `present` without the HTML pages that the server sent for missing objects.
 
-        Any other HTML page, such as a login form, raises an error, because it may hide a document.
+        Any other HTML page, such as a login form, raises an error, because it may have been sent in
+        place of a document.
         """
         pages = {key: page for key, data in present.items() if (page := page_in(data))}
         # The journal is almost certainly missing. Request it to see the page for missing objects.

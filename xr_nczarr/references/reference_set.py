@@ -38,8 +38,8 @@ class ReferenceSet(PickledByFields):
     entries
         The references that are not in `chunks`, by key, in document order.
     chunks
-        Tables and generators of references to chunks, keyed by the pattern of the chunk keys. Each
-        pattern has at most one table, which comes first.
+        Tables and generators of references to chunks, keyed by the pattern of the chunk keys. If a
+        pattern has a table, the table is the first item in its list.
     """
 
     entries: Mapping[str, Entry]

@@ -123,7 +123,7 @@ class ReferenceStore(Store):
 
     @cached_property
     def remote(self) -> bool:
-        """Whether the document, or any of the first few targets, is remote."""
+        """Whether the document is remote, or one of a few targets that are checked."""
         if local_path(self.targets.document) is None:
             return True  # reading the URLs of targets from parquet files would require requests
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))

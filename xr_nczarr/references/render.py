@@ -143,7 +143,7 @@ def _encoded_fill(attributes: str) -> str | None:
 def _with_changes(
     entries: Mapping[str, Any], changes: Mapping[str, Mapping[str, Json]], limits: Limits
 ) -> dict[str, Any]:
-    """Return a copy of `entries` with changes to documents and their consolidated copies.
+    """Return `entries` with changed documents, which are also changed in consolidated metadata.
 
     `changes` maps the key of each document to the new values of its members.
     """

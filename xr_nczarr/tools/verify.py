@@ -208,7 +208,7 @@ def _consolidated(opened: OpenedStore, documents: dict[str, Bytes | None]) -> It
 
 
 def _missing(variable: Variable, stored: StoredChunks) -> Finding:
-    """Return the finding about the missing chunks of a variable."""
+    """Return a `Finding` that describes the missing chunks of a variable."""
     present = set(stored.numbers)
     absent = (number for number in range(stored.total) if number not in present)
     first = [*islice(absent, _MAX_KEYS)]
