@@ -197,7 +197,7 @@ class PartReader:
                 self._lock.release()
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
-        """Return a view of the result to decode the whole chunk into, or None if it does not fit."""
+        """Return a view of the result to decode the whole chunk into, or None if impossible."""
         if not self.in_place or not part.complete:
             return None
         target = self.out[part.target] if part.target else self.out
