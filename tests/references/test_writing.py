@@ -393,6 +393,7 @@ def test_references_command_reports_reference_count(tmp_path, capsys):
     assert len(json.loads((tmp_path / "set.json").read_text())["gen"]) == 1
     assert main(["references", source, target, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
+    assert printed.pop("schema_version") == 1
     assert printed == {"target": target, "references": 201, "arrays": 2, "generators": 0}
     with pytest.raises(UnsupportedError, match="cannot contain generators"):
         write(source, tmp_path / "set.parq", generators=True)

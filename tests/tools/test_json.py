@@ -48,11 +48,36 @@ def stores(folder: Path) -> dict[str, Path]:
     return paths
 
 
+CHANGING_COMMANDS = {
+    "diff": "diff {0} {1}",
+    "copy": "copy {0} {2}",
+    "upgrade": "upgrade --annotate {3}",
+    "consolidate": "consolidate {0}",
+    "references": "references {0} {2}.json",
+}
+
+
+@pytest.mark.parametrize("name", CHANGING_COMMANDS)
+def test_json_output_of_other_commands_conforms_to_published_schema(name, tmp_path, capsys):
+    paths = [tmp_path / letter for letter in "abcd"]
+    data = tree().to_dataset()
+    xr_nczarr.to_nczarr(data, paths[0])
+    xr_nczarr.to_nczarr(data.assign_attrs(n=1).drop_vars("s"), paths[1])
+    xr_nczarr.to_nczarr(data.drop_vars("s"), paths[3], dialect="zarr")
+    words = CHANGING_COMMANDS[name].format(*paths).split()
+    assert main([*words, "--json"]) == int(name == "diff")
+    check(capsys.readouterr().out, name)
+
+
+def check(text: str, name: str) -> None:
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(json.loads(text), schema)
+
+
 @pytest.mark.parametrize("kind", ["whole", "damaged", "sharded", "rectilinear"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_json_output_conforms_to_published_schema(command, kind, tmp_path, capsys):
     path = stores(tmp_path)[kind]
     assert main([*COMMANDS[command], "--json", str(path)]) in (0, 1)
-    schema = json.loads((SCHEMAS / f"{COMMANDS[command][0]}.json").read_text())
-    jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate(json.loads(capsys.readouterr().out), schema)
+    check(capsys.readouterr().out, COMMANDS[command][0])

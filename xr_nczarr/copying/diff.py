@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -88,6 +88,9 @@ class Comparison(Result):
             for item in self.differences
         ]
         return "\n".join([*columns(rows), *(f"not compared: {phrase}" for phrase in self.unread)])
+
+    def _members(self) -> dict[str, Any]:
+        return {"whole": self.whole, **asdict(self)}
 
     def _repr_html_(self) -> str:
         many = count_text(len(self.differences), "difference")

@@ -79,8 +79,8 @@ class WrittenReferences:
         return f"<pre>{escape(repr(self))}</pre>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the attributes as a JSON-serializable dictionary."""
-        return asdict(self)
+        """Return the result as a JSON-serializable dictionary, which has a published schema."""
+        return {"schema_version": 1, **asdict(self)}
 
 
 def write(

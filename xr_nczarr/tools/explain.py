@@ -58,14 +58,12 @@ class Explanation(Result):
         values = {"head": _HEAD, "cells": _cells, "explanation": self}
         return render_html("explain.html", title="Cost of reading", **values)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON-serializable dictionary."""
+    def _members(self) -> dict[str, Any]:
         readings = [
             {**asdict(item), "touched": [sorted(numbers) for numbers in item.touched]}
             for item in self.readings
         ]
-        left_out = dict(self.left_out)
-        return {"schema_version": 1, "readings": readings, "left_out": left_out}
+        return {"readings": readings, "left_out": dict(self.left_out)}
 
     def totals(self) -> list[str]:
         """Return the cells of the last table row, which shows the totals over all variables."""

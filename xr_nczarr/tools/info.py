@@ -116,10 +116,8 @@ class StoreInfo(Result):
         }
         return render_html("info.html", title=self.name, info=self, largest=largest, **functions)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON-serializable dictionary."""
+    def _members(self) -> dict[str, Any]:
         return {
-            "schema_version": 1,
             "store": self.name,
             "zarr_format": self.zarr_format,
             "dialect": self.dialect,

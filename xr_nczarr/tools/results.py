@@ -32,7 +32,10 @@ class Result:
     """
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON-serializable dictionary."""
+        """Return the result as a JSON-serializable dictionary, which has a published schema."""
+        return {"schema_version": 1, **self._members()}
+
+    def _members(self) -> dict[str, Any]:
         return asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def _repr_html_(self) -> str:

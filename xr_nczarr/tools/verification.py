@@ -105,10 +105,8 @@ class Verification(Result):
             kinds.setdefault(finding.kind, []).append(finding)
         return [*kinds.values()]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result as a JSON-serializable dictionary."""
+    def _members(self) -> dict[str, Any]:
         return {
-            "schema_version": 1,
             "store": self.store,
             "whole": self.whole,
             "decoded": self.decoded,
