@@ -14,6 +14,7 @@ from tests.processes import run_in_processes
 from tests.reading import read
 from tests.writes import RemoteMemoryStore, series
 from xr_nczarr import ConflictError, ExistsError, to_nczarr
+from xr_nczarr.dataset import resolve
 
 
 def steps(start, values=None):
@@ -154,6 +155,25 @@ def test_concurrent_region_writes_to_zip_file_lose_no_values(tmp_path):
     to_nczarr(series(0, 12)[["n"]] * 0, path)
     run_in_processes(3, write_element, [(path, index) for index in range(12)])
     assert read(path).n.values.tolist() == list(range(12))
+
+
+def test_zip_file_and_symbolic_link_to_it_share_lock(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link.zip").symlink_to(tmp_path / "folder/file.zip")
+    to_nczarr(steps(0), tmp_path / "folder/file.zip")
+    order = []
+
+    def append():
+        to_nczarr(steps(2), tmp_path / "link.zip", append_dim="t")
+        order.append("append")
+
+    thread = Thread(target=append)
+    with resolve(tmp_path / "folder/file.zip").store.lock(""):
+        thread.start()
+        thread.join(0.5)
+        order.append("lock")
+    thread.join()
+    assert order == ["lock", "append"]
 
 
 # Regression D56

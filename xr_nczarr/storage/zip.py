@@ -163,7 +163,8 @@ class ZipStore(Store):
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
         """Hold the writer lock of an object. If `key` is empty, lock the whole zip file."""
-        file = nullcontext() if key else self._local_folder().lock(self.key)
+        folder, name = os.path.split(self._target())
+        file = nullcontext() if key else LocalStore(folder).lock(name)
         with super().lock(key), file:
             self._opened = None  # another writer may have replaced the file
             yield
