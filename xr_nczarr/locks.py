@@ -19,7 +19,10 @@ _MAX_WAIT_SECONDS = 1.0
 
 
 class ProcessLock:
-    """A reentrant lock for the threads of one process. In a forked child, it starts released."""
+    """A reentrant lock for the threads of one process.
+
+    In a forked child process, the lock is free at first, even if the parent process holds it.
+    """
 
     _all: ClassVar[WeakSet[ProcessLock]] = WeakSet()
 
@@ -37,7 +40,7 @@ class ProcessLock:
 class InFlight:
     """A counter of the tasks in progress in this process. `end` waits for these tasks to finish.
 
-    Use the counter as a context manager around each task. When unpickled, it starts at zero.
+    Use the counter as a context manager around each task. An unpickled counter starts at zero.
     """
 
     def __init__(self) -> None:

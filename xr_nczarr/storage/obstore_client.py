@@ -99,8 +99,8 @@ class ObstoreClient(RemoteClient):
     name
         A URL for error messages, with secrets masked. If None, it is derived from `store`.
     substitute
-        Function that returns an fsspec client for the same objects, or None. On web servers, this
-        client lists folders, and repeats requests whose response obstore rejects.
+        Function that returns an fsspec client for the same objects, or None. For web servers, the
+        fsspec client lists folders, and repeats requests whose response obstore rejects.
     """
 
     pooled = True

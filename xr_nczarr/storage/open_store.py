@@ -344,7 +344,7 @@ def _check_unused(
 ) -> None:
     """Raise UnsupportedError for storage options that would have no effect.
 
-    Options with which the filesystem of `location` was created are accepted.
+    Options that were used to create the filesystem of `location` are accepted.
     """
     same = {} if location is None else getattr(location.filesystem, "storage_options", {})
     for name, value in options.items():

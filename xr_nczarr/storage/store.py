@@ -453,9 +453,9 @@ class Store(ABC):
         """Return a context manager for the lock that protects the store from being replaced.
 
         Writers that change objects in place share this lock. `atomic_replacement` holds it
-        exclusively, unless the staging store starts empty. Without the lock, changes to objects
-        that have already been copied to the staging store would be lost. The default implementation
-        does nothing.
+        exclusively, because changes to objects that are already copied to the staging store would
+        be lost. If the staging store starts empty, `atomic_replacement` does not use the lock. The
+        default implementation does nothing.
         """
         return nullcontext()
 

@@ -95,8 +95,8 @@ class CachingStore(_WrapperStore):
     url
         The URL of `source`. It distinguishes the objects of different stores in the same cache.
     folder
-        Cache directory, which several stores can share. None creates a temporary directory, which
-        is removed when it is no longer used.
+        Cache directory, which several stores can share. If None, a temporary directory is created.
+        It is removed when it is no longer used.
     """
 
     def __init__(self, source: Store, url: str, folder: str | None = None) -> None:

@@ -111,8 +111,8 @@ class ZarrPythonClient(RemoteClient):
         Raises
         ------
         StorageError
-            If this process was forked after a store that starts threads had been used, and this
-            client's store starts threads too. The store would hang in this process.
+            If this client's store starts threads, and the parent process had already used a store
+            that starts threads when it forked this process. The store would hang in this process.
         """
         if self._has_threads:
             _store_threads.check(type(self._innermost).__name__, self.name)
