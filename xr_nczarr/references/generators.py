@@ -190,11 +190,11 @@ class Generator(PickledByFields):
         return (pattern, numbers) if names == self.dimensions.keys() else None
 
     def _index_number(self, part: Expression) -> _IndexNumber | None:
-        """Convert an expression in the key template to the formula for a number in the chunk index.
+        """Return the formula for one number in the chunk index, or None if there is no formula.
 
-        The expression must be a linear function of exactly one dimension, and the values of this
-        dimension must be distinct integers. Otherwise, return None. Also return None if the number
-        can be negative, or too large for an index.
+        `part` is the expression in the key template that produces the number. It must be a linear
+        function of exactly one dimension, and the values of this dimension must be distinct
+        integers. The number must not be negative, or too large for an index.
         """
         names = dimensions_in(part)
         if len(names) != 1:

@@ -279,8 +279,8 @@ def _key_pattern(prefix: bytes, separator: str, rank: int) -> KeyPattern | None:
     """Return the pattern of the chunk keys with the given prefix, separator and rank.
 
     `prefix` is the beginning of a JSON string, without the quotation mark and with escapes that are
-    not yet decoded. Return None if it is not valid JSON, or if `split_chunk_key` does not return
-    the same pattern for such keys.
+    not yet decoded. Return None if it cannot be decoded, or if `split_chunk_key` returns another
+    pattern for such keys.
     """
     try:
         text = json.loads(b'"%b"' % prefix)

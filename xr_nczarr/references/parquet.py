@@ -114,8 +114,8 @@ class RecordSet(ReferenceSet):
     def load(self, keys: Sequence[str]) -> None:
         """Cache the record files that contain the references for `keys`.
 
-        The files are fetched in one call. If the cache is too small for all of them, only the first
-        files that fit are fetched.
+        The files are fetched in one call. If the cache is too small for all files, the files for
+        the last keys are not fetched.
         """
         placed = map(self._row_of, keys)
         self.records.load(place[0] for place in placed if place is not None)
@@ -252,16 +252,17 @@ def _column_value(values: Mapping[str, Any], column: str, kind: Any, key: str) -
 def render_parquet_references(
     references: ReferenceSet, *, record_size: int
 ) -> Iterator[tuple[str, bytes]]:
-    """Render a set as a directory of parquet files, yielding the name and content of each file.
+    """Render a reference set as a directory of parquet files.
 
-    `record_size` is the maximum number of rows in a record file.
+    Yield the name and content of each file. `record_size` is the maximum number of rows in a record
+    file.
 
     Raises
     ------
     UnsupportedError
-        If pyarrow is not installed. If almost all chunks of a large array are missing. If the set
-        contains anything except metadata and the chunks of Zarr v2 arrays. If a URL is not valid
-        Unicode.
+        If pyarrow is not installed, if almost all chunks of a large array are missing, if the set
+        contains anything other than metadata and the chunks of Zarr v2 arrays, or if a URL is not
+        valid Unicode.
     ReferenceSetError
         If the shape or the chunk shape of an array is invalid.
     """

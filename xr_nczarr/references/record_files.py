@@ -65,8 +65,8 @@ class RecordFiles:
     max_bytes
         Maximum uncompressed size of a file in bytes, not counting its numeric columns.
     set_id
-        Identifier that every file must contain; see `SET_ID`. None ignores identifiers, and allows
-        files to be missing.
+        Identifier that every file must contain; see `SET_ID`. If None, identifiers are
+        ignored and files may be missing.
     """
 
     def __init__(

@@ -123,7 +123,7 @@ class ReferenceStore(Store):
 
     @cached_property
     def remote(self) -> bool:
-        """Whether the document is remote, or one of a few targets that are checked."""
+        """Whether the document or any target in a sample of the references is remote."""
         if local_path(self.targets.document) is None:
             return True  # reading the URLs of targets from parquet files would require requests
         return not all(map(self.targets.is_local, self.references.urls(_SAMPLED_URLS)))
@@ -350,7 +350,7 @@ class ReferenceStore(Store):
     def _request(self, pieces: Sequence[_TargetRange]) -> Iterator[Bytes]:
         """Yield the bytes of each of the `pieces`, in order.
 
-        All pieces must be in one store. They must be either all whole objects, or all byte ranges.
+        All pieces must be in one store. Whole objects and byte ranges must not be mixed.
         """
         store = pieces[0].store
         if pieces[0].length is None:
