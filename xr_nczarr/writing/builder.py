@@ -226,8 +226,8 @@ class Tree:
 def tree_within(opened: OpenedStore, requested: Layout) -> Tree:
     """Return an initial tree for additions to an existing store.
 
-    The layout is `requested`, with the Zarr version and the dialect of the store. If the dialect of
-    the store is ``nczarr-preview``, the additions have the dialect ``nczarr``.
+    The layout is `requested`, except that the Zarr version and the dialect are those of the store.
+    If the dialect of the store is ``nczarr-preview``, the additions have the dialect ``nczarr``.
     """
     hierarchy, root, dialect = opened.hierarchy, _skeleton(opened.root), opened.root.dialect
     if dialect == "nczarr-preview":

@@ -215,8 +215,8 @@ def store_values(writes: Sequence[ArrayWrite], targets: Iterable[Any], **keyword
 def flush(store: Store, *_: Any) -> None:
     """Flush all written objects to disk.
 
-    The remaining arguments are ignored. If they contain results of dask tasks, dask calls this
-    function after these tasks.
+    The remaining arguments are ignored. Pass the results of dask tasks, so that dask finishes these
+    tasks before it calls this function.
     """
     store.flush()
 

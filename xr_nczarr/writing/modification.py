@@ -140,9 +140,9 @@ class _Planner:
             )
 
     def _check_absent(self, path: str) -> None:
-        """Raise an error if a group or an unreadable node is stored at the path of a new group.
+        """Raise an error if a group or an unreadable node is already stored at `path` or above it.
 
-        The new groups are those at `path` and above it that are in neither `kept` nor `replaced`.
+        Paths in `kept` and `replaced` are not checked.
         """
         nodes, new = self.opened.hierarchy.nodes, list[str]()
         while path not in self.kept:
@@ -333,8 +333,8 @@ class _Planner:
             dimension = existing.dimensions[axis]
             if dimension.path in self.opened.root.outer_dimensions:
                 raise ConflictError(
-                    f"dimension {dim} is defined outside of this folder, which is a part of a "
-                    "larger store, and an append would extend it only here",
+                    f"dimension {dim} is defined outside of this folder, which is part of a larger "
+                    "store. Appending here would not extend the dimension in the rest of the store",
                     remedy="Pass the path of the store, and the path of the group as group=",
                     store=self.opened.store.name,
                 )
@@ -426,7 +426,10 @@ class _Planner:
                 yield from listing_changes(node, arrays, groups)
 
     def _check_all_appended(self) -> None:
-        """Raise ConflictError if an append does not extend every variable along its dimension."""
+        """Raise ConflictError unless an append extends all variables with the append dimension.
+
+        The append must extend at least one variable.
+        """
         if self.options.append_dim is not None and not self.grown:
             raise ConflictError(
                 f"no variable in the dataset has the dimension {self.options.append_dim!r}",

@@ -119,9 +119,9 @@ def _position(
         # A parent group can have another dimension of this name.
         if size not in (0, length):
             raise ConflictError(
-                f"region='auto' cannot locate {size} of the {length} stored elements along "
-                f"dimension {dim}, because the {'dataset' if new is None else 'store'} has no "
-                f"coordinate {dim}",
+                f"region='auto' cannot match {size} new elements along dimension {dim} with the "
+                f"{length} stored elements, because the {'dataset' if new is None else 'store'} "
+                f"has no coordinate {dim}",
                 remedy=f"Pass integer positions instead, such as region={{{dim!r}: slice(0, 10)}}",
             )
         return slice(0, size)

@@ -63,9 +63,10 @@ class WritePlan:
 
     @property
     def removed_documents(self) -> list[str]:
-        """The keys of the documents in `removed`. They are removed before all other objects.
+        """The keys of the documents that are removed before the other objects in `removed`.
 
-        The journal contains the content of these documents. In Zarr v2 and v3, the list is empty.
+        The journal contains the content of these documents. In Zarr v2 and v3, no documents have to
+        be removed first, so the list is empty.
         """
         # In the Zarr v3 draft, a group exists as long as it contains any document. While they are
         # removed one by one, readers could open the group with only some of its arrays.

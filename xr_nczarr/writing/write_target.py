@@ -174,8 +174,8 @@ def check_removable(store: Store) -> None:
 def check_no_documents(opened: OpenedStore, paths: Sequence[str]) -> None:
     """Raise ExistsError if the store already contains a group at any of `paths`.
 
-    The hierarchy in `opened` omits a group if one of the group's parents has no metadata document.
-    The store itself is therefore searched. The hierarchy must not contain any of `paths`.
+    `paths` are paths that the hierarchy in `opened` does not contain. The hierarchy omits a group
+    if one of its ancestors has no metadata document. The store itself is therefore searched.
     """
     zarr = opened.hierarchy.zarr
     sizes = opened.store.sizes_of([zarr.document_key(path, "group") for path in paths])
