@@ -39,7 +39,7 @@ class OpenOptions:
         ``"check"`` reads both and raises an error if they differ. In stores that do not support
         consolidated metadata, such as Icechunk stores, True and None have the same effect as False.
     zarr_format
-        Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. None detects the version.
+        Zarr version: ``1``, ``2``, ``"3-draft"`` or ``3``. If None, the version is detected.
     on_unsupported
         How to handle a variable that cannot be read or decoded. ``"lazy"`` keeps the variable. If
         it cannot be decoded, it contains the stored values. If it cannot be read, accessing its
@@ -53,13 +53,13 @@ class OpenOptions:
     use_zarr_fill_value_as_mask
         Whether the ``fill_value`` of a plain Zarr array without a ``_FillValue`` attribute marks
         missing values. As in xarray's zarr engine, None means False in v3, and True in v1 and v2.
-        There are exceptions for fill values that may be defaults of other libraries. In reference
-        sets, None does not mask zero, or empty or blank strings. In stores written by netCDF-C,
-        None does not mask zero or netCDF's default fill values.
+        The exceptions are fill values that may be defaults of other libraries. In reference sets,
+        these are zero, empty strings and blank strings. In stores written by netCDF-C, they are
+        zero and netCDF's default fill values.
     assume_endian
-        Byte order of the chunks, which overrides the metadata. None trusts the metadata. This
-        option is meant for stores written by netCDF-C up to 4.9.2, in which data may be declared as
-        big-endian but stored as little-endian. Opening such a store issues a warning.
+        Byte order of the chunks, which overrides the metadata. If None, the metadata is trusted.
+        This option is meant for stores written by netCDF-C up to 4.9.2, in which data may be
+        declared as big-endian but stored as little-endian. Opening such a store issues a warning.
     codecs
         Additional codec classes with the numcodecs interface, as a mapping from codec ids to
         classes. To read pickled chunks, pass ``{"pickle": numcodecs.Pickle}``. They are not read by
@@ -75,8 +75,7 @@ class OpenOptions:
         Limits on the memory that reading can allocate: a `Limits` object, or a mapping that
         overrides individual defaults.
     threads
-        Maximum number of threads for each read. None chooses a number that suits the store and the
-        chunks.
+        Maximum number of threads for each read. If None, it depends on the store and the chunks.
     """
 
     group: str | None = None

@@ -58,8 +58,8 @@ class StoredGroup:
     undecodable
         Errors of the variables that xarray cannot decode, keyed by variable name.
     coordinate_store
-        Store with prefetched coordinates; see `prefetch_coordinates`. None prefetches the
-        coordinates of this group only.
+        Store with prefetched coordinates; see `prefetch_coordinates`. If None, only the
+        coordinates of this group are prefetched.
 
     Attributes
     ----------

@@ -62,8 +62,7 @@ class ReadOptions:
         How to handle a chunk that is not in the store. ``"fill"`` reads fill values, ``"warn"``
         also issues a warning, and ``"raise"`` raises a `MissingChunkError`.
     threads
-        Maximum number of threads for each read. None chooses a number that suits the store and the
-        chunks.
+        Maximum number of threads for each read. If None, it depends on the store and the chunks.
     codecs
         Mapping from codec ids to additional codec classes.
     plugins

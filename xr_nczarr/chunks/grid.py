@@ -60,8 +60,8 @@ class Plan:
         this array.
     result_shape
         Shape of the values that the caller reads or writes. It has no dimensions for the integers
-        in a selection. The points of a pointwise selection form one dimension of `shape`, and any
-        number of dimensions of `result_shape`.
+        in a selection. In a pointwise selection, `shape` has one dimension for all points, while
+        `result_shape` has the dimensions of the broadcast index arrays.
     count
         Number of chunks that the selection touches.
     axes

@@ -197,7 +197,10 @@ class PartReader:
                 self._lock.release()
 
     def _target_as_chunk(self, part: ChunkPart) -> Array | None:
-        """Return a view of the result to decode the whole chunk into, or None if impossible."""
+        """Return a view of the result into which the whole chunk can be decoded directly.
+
+        Return None if there is no such view.
+        """
         if not self.in_place or not part.complete:
             return None
         target = self.out[part.target] if part.target else self.out

@@ -72,8 +72,8 @@ def read_boxes(
         See `ChunkedArray.read`.
     read
         Function that reads a selection of a region in which all chunks have the same shape. Its
-        arguments are the metadata of the region, as an array with a regular grid, and the selection
-        within the region.
+        first argument describes the region as an array with a regular chunk grid. Its second
+        argument is the selection within the region.
     dtype
         Dtype of the result.
     """

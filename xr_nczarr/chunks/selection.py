@@ -24,8 +24,8 @@ class ReadRequest(NamedTuple):
     selection, pointwise
         Arguments of `ChunkedArray.read`.
     axes
-        For each axis of the values that are read, the corresponding axis of the `Selection`. The
-        list omits axes of length 1 that a pointwise read adds for integers.
+        For each axis of the values that are read, the number of the corresponding axis of the
+        `Selection`. Axes of length 1 that a pointwise read adds for integers have no entry.
     """
 
     selection: list[Any]

@@ -44,8 +44,8 @@ class Flow:
     bound
         Maximum size in bytes.
     limited
-        Whether `bound` is a limit that the user can raise. Otherwise, it follows from the chunk's
-        shape.
+        Whether `bound` is a limit that the user can increase. Otherwise, it follows from the
+        chunk's shape.
     rounded
         Whether the ``bitround`` codec has rounded the elements. As in numcodecs, the next codec
         then receives the bits of the floats as integers.
@@ -108,7 +108,7 @@ class Flow:
         ChunkError
             If the size contradicts the metadata.
         LimitError
-            If the size exceeds a limit that the user can raise.
+            If the size exceeds a limit that the user can increase.
         """
         fits = size <= self.bound if self.size is None else size == self.size
         if fits:

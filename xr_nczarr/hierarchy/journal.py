@@ -119,8 +119,8 @@ def open_journal(store: Store) -> Journal | None:
 def has_chunks(document: Document) -> bool:
     """Return whether a journal includes chunks, without parsing the journal.
 
-    Readers of consolidated metadata need the journal only if it includes chunks. These readers must
-    not fail because of a damaged journal without chunks.
+    Readers of consolidated metadata need the journal only if it includes chunks. A damaged journal
+    that includes no chunks must not make them fail.
     """
     content = document.content
     return isinstance(content, bytes) and content.startswith(_CHUNKS)

@@ -146,9 +146,9 @@ Places = Mapping[tuple[Holder, str], Vintage]
 
 
 def _places(holder_field: str, name_field: str) -> Places:
-    """Map each location of an annotation to the newest layout that uses it.
+    """Map each location of an annotation, a holder and a name, to the newest layout that uses it.
 
-    The arguments are names of `Vintage` fields.
+    `holder_field` and `name_field` are the `Vintage` fields that contain the holder and the name.
     """
     places: dict[tuple[Holder, str], Vintage] = {}
     for vintage in VINTAGES:
@@ -242,9 +242,9 @@ class ArrayAnnotation:
 def dialect_of(node: Node, vintage: Vintage) -> str:
     """Return the name of the NCZarr layout that a node's annotations use.
 
-    `vintage` is the newest released layout with annotations at the same location in the metadata.
-    The development branch of netCDF-C stores annotations at the same location as its newest
-    release, but stores attribute types under another name.
+    `vintage` is the newest released layout that stores annotations where this node stores them. The
+    development branch of netCDF-C stores annotations where the newest release stores them, except
+    that it stores attribute types under another name.
     """
     is_preview = vintage.holder == "attributes" and PREVIEW.types in node.attributes
     return PREVIEW.dialect if is_preview else vintage.dialect

@@ -97,8 +97,8 @@ def render_type(name: str, vintage: Vintage) -> str:
 def default_fill(dtype: np.dtype[Any]) -> Any:
     """Return netCDF's default fill value for a dtype.
 
-    If netCDF has no equivalent of the dtype, return NaN for a floating-point or complex dtype. For
-    any other dtype without equivalent, return the result of `zero`.
+    If netCDF has no equivalent of the dtype, return NaN for a floating-point or complex dtype, and
+    the result of `zero` for any other dtype.
     """
     name = DTYPE_NAMES.get(dtype)
     if name is not None:
