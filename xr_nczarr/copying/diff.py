@@ -76,7 +76,7 @@ class Comparison(Result):
 
     @property
     def whole(self) -> bool:
-        """Whether everything requested was compared, and no differences were found."""
+        """Whether the comparison covered everything requested and found no differences."""
         return not (self.differences or self.unread)
 
     def __repr__(self) -> str:

@@ -120,10 +120,10 @@ def requested_codecs(
 def requested_endian(encoding: Mapping[str, Any]) -> Any:
     """Return the byte order that an encoding requests: ``"little"``, ``"big"`` or ``"native"``.
 
-    The key ``endian`` takes precedence over a ``bytes`` codec. The encoding of an opened big-endian
-    variable contains such a codec. If an encoding has neither, the result is ``"native"``, and the
-    data keeps its byte order.
+    The key ``endian`` takes precedence over a ``bytes`` codec. If the encoding has neither the key
+    nor the codec, the result is ``"native"``, and the data keeps its byte order.
     """
+    # The encoding of an opened big-endian variable contains a ``bytes`` codec.
     codecs = _configurations(encoding, "serializer", "codecs")
     endian = next((codec.get("endian") for codec in codecs if codec["id"] == "bytes"), None)
     return encoding.get("endian") or endian or "native"

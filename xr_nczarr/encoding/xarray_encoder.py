@@ -106,7 +106,7 @@ def _refuse_missing_dates(variable: Variable, name: str) -> None:
 
 
 def _needs_proleptic_calendar(variable: Variable) -> bool:
-    """Return whether xarray may need a proleptic calendar because there are no valid times."""
+    """Return whether a variable has no valid times, so that xarray may reject its calendar."""
     if variable.dtype.kind != "M" or hasattr(variable.data, "dask"):
         return False
     if not variable.size:

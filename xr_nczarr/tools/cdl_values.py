@@ -278,7 +278,7 @@ def special_group_attributes(root: Group) -> dict[str, Any]:
 def special_attributes(variable: Variable) -> dict[str, Any]:
     """Return the special attributes that describe how the values of a variable are stored.
 
-    The width of fixed-width strings is included, unless the variable has an attribute for it.
+    The attribute for the width of fixed-width strings is omitted if the variable already has it.
     """
     node = variable.array_node
     special: dict[str, Any] = {}
