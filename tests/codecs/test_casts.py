@@ -175,7 +175,7 @@ def test_nearest_away_mode_rounds_numbers_just_below_half_to_zero():
         "far above uint8",
     ],
 )
-def test_parameter_out_of_range_applies_to_integers(value, data_type, clamped, wrapped):
+def test_out_of_range_parameter_applies_to_integers(value, data_type, clamped, wrapped):
     dtype = "float64" if isinstance(value, float) else "int32"
     for out_of_range, expected in (("clamp", clamped), ("wrap", wrapped)):
         codec = cast_value(data_type, out_of_range=out_of_range)
@@ -188,7 +188,7 @@ def test_parameter_out_of_range_applies_to_integers(value, data_type, clamped, w
         stored(node, [value])
 
 
-def test_parameter_out_of_range_applies_to_floats():
+def test_out_of_range_parameter_applies_to_floats():
     node = array_of("float64", cast_value("float16", out_of_range="clamp"), LITTLE)
     expected = np.array([np.inf, -np.inf, 65504, -0.0], "f2")
     assert stored(node, [65520, -1e300, 65519, -0.0]) == expected.tobytes().hex()

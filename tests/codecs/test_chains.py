@@ -370,7 +370,7 @@ def test_zstd_chunks_decoded_together_equal_chunks_decoded_separately(filters):
         np.testing.assert_array_equal(rest.decode(data, np.empty_like(array)), array)
 
 
-def test_unusual_zstd_chunks_are_decoded_separately():
+def test_zstd_chunks_are_decoded_separately_unless_each_is_one_intact_frame_of_chunk_size():
     """A single chunk and large chunks are also decoded separately."""
     pytest.importorskip("zstandard")
     array = np.arange(1000, dtype="<i4")

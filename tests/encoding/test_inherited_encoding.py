@@ -31,7 +31,7 @@ def copied(source, **changes):
     return opened(target).v.encoding["chunks"]
 
 
-def test_edited_chunks_take_precedence_over_inherited_ones():
+def test_chunk_shape_set_by_user_takes_precedence_over_inherited_chunk_shape():
     store = {}
     xr_nczarr.to_nczarr(NUMBERS, store, encoding={"v": {"chunksizes": (2, 4)}})
     source = opened(store)
@@ -455,7 +455,7 @@ def test_requested_dtype_that_would_truncate_strings_is_rejected(texts, chunks):
         assert opened(target).t.astype(str).values.tolist()[-1] == "abcdef"
 
 
-def test_strings_requested_as_bytes_are_stored_as_utf8():
+def test_strings_with_bytes_dtype_in_encoding_are_stored_as_utf8():
     dataset, target = xr.Dataset({"t": ("x", ["\xe9"])}), {}
     xr_nczarr.to_nczarr(dataset, target, encoding={"t": {"dtype": "S2"}})
     assert opened(target).t.values.tolist() == [b"\xc3\xa9"]
@@ -464,7 +464,7 @@ def test_strings_requested_as_bytes_are_stored_as_utf8():
         xr_nczarr.to_nczarr(longer, {}, encoding={"t": {"dtype": "S3"}})
 
 
-def test_non_utf8_bytes_requested_as_strings_are_rejected():
+def test_non_utf8_bytes_with_string_dtype_in_encoding_are_rejected():
     dataset = xr.Dataset({"t": ("x", [b"\xe9"])})
     with pytest.raises(ConflictError, match="not valid UTF-8"):
         xr_nczarr.to_nczarr(dataset, {}, encoding={"t": {"dtype": "U2"}})

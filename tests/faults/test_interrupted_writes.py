@@ -92,7 +92,7 @@ def test_interrupted_replacement_leaves_old_or_new_dataset_or_no_store(layout, o
 
 
 @pytest.mark.parametrize("changes", [1, 2, 5])
-def test_error_for_interrupted_replacement_warns_of_loss(changes):
+def test_error_for_interrupted_replacement_warns_of_data_loss(changes):
     before = {}
     create(RemoteMemoryStore(before), LAYOUTS[0])
     with pytest.raises(InterruptedError, match="no further change") as caught:
@@ -431,7 +431,7 @@ def test_retried_append_with_additional_variable_is_rejected():
     assert read(objects).identical(read(complete.objects))
 
 
-def test_error_for_interrupted_group_replacement_warns_of_loss():
+def test_error_for_interrupted_group_replacement_warns_of_data_loss():
     objects = {}
     to_nczarr(values(0, 3), objects, group="g")
     with pytest.raises(InterruptedError) as caught:

@@ -563,7 +563,7 @@ def test_chunk_byte_limit_applies_to_inner_chunks_of_shards():
     assert isinstance(parse({**EXAMPLE, "codecs": codecs}, limits=limits).error, LimitError)
 
 
-def test_arrays_with_equal_documents_and_too_large_chunks_keep_their_shapes():
+def test_arrays_with_equal_documents_keep_their_shapes_if_chunks_are_too_large():
     parsed = {}
     for path in ("/a", "/b"):
         node = parse(EXAMPLE, path, limits=Limits(max_chunk_bytes=1), parsed=parsed)

@@ -415,7 +415,7 @@ def test_adding_variables_to_outdated_universal_layout_requires_upgrade(path):
 @pytest.mark.skipif(not os.path.exists("/usr/bin/ncdump"), reason="needs ncdump")
 @pytest.mark.parametrize("dialect", ["universal", "nczarr-4.8.1"])
 @pytest.mark.parametrize("chunks", [None, (9,)])
-def test_netcdf_c_4_9_0_opens_appended_one_dimensional_variable(path, dialect, chunks):
+def test_netcdf_c_4_9_0_opens_one_dimensional_variable_extended_by_append(path, dialect, chunks):
     dataset = xr.Dataset({"v": ("time", [1.0, 2.0, 3.0])})
     options = {"encoding": {"v": {"chunks": chunks}}} if chunks else {}
     to_nczarr(dataset, path, dialect=dialect, unlimited_dims="time", **options)

@@ -445,7 +445,7 @@ class TestTrust:
             ("zip://set.json::s3://b/x.zip", "s3://b/y", "s3://b/y"),
         ],
     )
-    def test_protocol_aliases_count_as_same_host(self, document, url, expected):
+    def test_urls_with_protocol_aliases_or_chains_count_as_same_host(self, document, url, expected):
         targets = Targets(
             document, ReferenceTrust(origin_of(document), ("s3://b/", "zip://a::s3://b/x.zip"))
         )

@@ -184,7 +184,7 @@ def test_documents_that_violate_spec_are_rejected(document, problem):
     assert problem in str(caught.value)
 
 
-def test_error_for_object_without_json_form_includes_only_keys_of_references():
+def test_error_for_value_without_json_form_includes_key_only_if_value_is_in_reference():
     for document in ({"a": {1}}, {"refs": {"a": {1}}}, version1(refs={"a": {1}})):
         with pytest.raises(ReferenceSetError, match=r"^a: .*of type set are not supported"):
             parse_references(document)

@@ -209,7 +209,7 @@ def test_virtualizarr_references_to_scalars_can_be_rewritten(tmp_path, name, inl
         assert xr.open_dataset(str(tmp_path / name), engine=engine).s == 2.5
 
 
-def test_counts_include_v3_arrays_with_dotted_chunk_keys(tmp_path):
+def test_reference_counts_include_v3_arrays_with_dotted_chunk_keys(tmp_path):
     group = zarr.open_group(tmp_path / "store", mode="w")
     encoding = {"name": "default", "separator": "."}
     array = group.create_array("t", shape=(2, 2), chunks=(1, 1), dtype="i4")

@@ -505,7 +505,7 @@ def test_dump_prints_invalid_fill_value_attribute(fill_value, text):
 @pytest.mark.parametrize(
     ("fill_value", "text"), [(1, "a:_FillValue = 1"), (["x", "y"], '"x", "y"')]
 )
-def test_dump_prints_invalid_fill_value_attribute_of_strings(fill_value, text):
+def test_dump_prints_invalid_fill_value_attribute_of_string_variable(fill_value, text):
     objects = plain_objects(_FillValue=fill_value)
     document = array_document((2,), "<U1", fill_value="")
     objects |= {"a/.zarray": json.dumps(document).encode(), "a/0": "pq".encode("utf-32-le")}

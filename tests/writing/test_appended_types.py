@@ -173,7 +173,7 @@ def test_large_unsigned_integers_are_appended_exactly(
 
 @pytest.mark.parametrize("names", [["c"], ["c", "n"]], ids=["alone", "with the number"])
 @pytest.mark.parametrize("options", [{}, {"concat_characters": False}], ids=["decoded", "raw"])
-def test_character_arrays_with_same_dimensions_as_numbers_round_trip(
+def test_character_arrays_round_trip_if_numeric_array_has_same_dimensions(
     tmp_path: Path, names: list[str], options: dict[str, Any]
 ) -> None:
     # Because of the number, xarray does not join the characters when it opens the store.

@@ -94,7 +94,7 @@ def mapped():
 
 @pytest.mark.parametrize("mode", ["a", "a-"])
 @pytest.mark.parametrize("chunks", [None, {}, {"x": -1}], ids=str)
-def test_new_variables_can_be_added_with_opened_coordinates(path, chunks, mode):
+def test_new_variables_can_be_added_with_coordinates_read_from_same_store(path, chunks, mode):
     to_nczarr(mapped(), path)
     before = read_objects(path)
     with xr.open_dataset(path, engine="nczarr", chunks=chunks) as dataset:
@@ -185,7 +185,7 @@ def test_overwriting_source_of_lazily_decoded_values_is_rejected(path):
             to_nczarr(xr.decode_cf(dataset[["day"]]), path, mode="a")
 
 
-def test_remedy_for_unchanged_variable_of_remote_store_is_to_leave_it_out():
+def test_error_for_unchanged_variable_of_remote_store_suggests_leaving_out_variable():
     url = "memory://unchanged/store.nczarr"
     to_nczarr(xr.Dataset({"a": ("x", np.arange(4.0))}), url, mode="w")
     with xr.open_dataset(url, engine="nczarr", chunks={}) as dataset:

@@ -239,7 +239,7 @@ def test_numpy_numbers_in_nested_attributes_become_json_numbers():
     assert read(store).attrs == {"a": [0.5], "b": {"c": [0, 1]}}
 
 
-def test_attribute_can_change_json_type_without_changing_value():
+def test_attribute_can_be_replaced_by_equal_value_of_other_json_type():
     store = {}
     to_nczarr(xr.Dataset(attrs={"a": 1, "b": 2}), store, dialect="zarr")
     to_nczarr(xr.Dataset(attrs={"a": True, "b": 2.0}), store, mode="a")
