@@ -307,8 +307,8 @@ class SessionFactory:
                 self.trust.check_redirect(str(sent.url), str(target))
             if elsewhere and any(not cookie["domain"] for cookie in session.cookie_jar):
                 raise RefusedError(
-                    "the server redirects to another server, which would receive all of the "
-                    "client session's cookies that have no domain",
+                    "the server redirects to another server, but the client session contains "
+                    "cookies that have no domain, and would send them to both servers",
                     remedy='Pass these cookies in the storage option "cookies", or set their '
                     "domain",
                 )

@@ -20,9 +20,10 @@ NOT_SHARED = (
 
 
 class ForkState:
-    """A record of whether a process was forked after it had used a library that starts threads.
+    """A record of whether this process was forked from a process that had used a library.
 
-    A fork does not copy threads, so the library would hang in the new process.
+    The library starts threads. A fork does not copy them, so the library would hang in the new
+    process.
 
     Attributes
     ----------

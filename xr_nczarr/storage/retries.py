@@ -287,7 +287,7 @@ def page_error(
 def explained_listing_errors() -> Iterator[None]:
     """Add an explanation to an AccessDeniedError that is raised in the ``with`` block.
 
-    The message then says that objects cannot be listed. The remedy becomes `CHECK_LISTING`.
+    The error then begins with "objects cannot be listed", and its `remedy` is `CHECK_LISTING`.
     """
     try:
         yield

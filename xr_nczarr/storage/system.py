@@ -334,8 +334,8 @@ def directory_lock(path: str, *, exclusive: bool) -> Iterator[None]:
     holder = (threading.get_ident(), file_identity(path))
     if holder in _replacing:
         raise ConflictError(
-            "a write that replaces the store computes its values with a function that writes to "
-            "the same store",
+            "the values to write are computed by a function that itself writes to the same store, "
+            "which is not possible while the store is being replaced",
             remedy="Compute the values first with .load(), or leave out atomic=True",
             store=path,
         )

@@ -253,7 +253,7 @@ class ZarrPythonClient(RemoteClient):
         if not self._accepts(key):
             raise UnsupportedError(
                 f"zarr-python stores of type {type(self.store).__name__} support only Zarr v3, but "
-                "the object to access belongs to another Zarr version",
+                "the object to write belongs to another Zarr version",
                 remedy="Pass zarr_format=3",
                 store=self.name,
                 key=key,
