@@ -121,7 +121,7 @@ class Generator(PickledByFields):
 
     @cached_property
     def _compute_fields(self) -> Computed:
-        """A function that computes the URL, offset and length from one value for each dimension."""
+        """A function that computes a reference's URL, offset and length from dimension values."""
         return compiled(Call(lambda *fields: fields, (self.url, self.offset, self.length)))
 
     def check(self) -> None:
@@ -167,7 +167,8 @@ class Generator(PickledByFields):
     def _chunk_keys(self) -> tuple[KeyPattern, list[_IndexNumber]] | None:
         """The pattern that all keys share, and a formula for each number in the chunk index.
 
-        None if the generator must be expanded.
+        None if single keys cannot be looked up, so that the generator must be expanded to a list of
+        all keys.
         """
         first = {name: domain[0] for name, domain in self.dimensions.items()}
         split = split_chunk_key(str(self._compute_key(first)))

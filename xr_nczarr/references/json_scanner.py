@@ -117,7 +117,7 @@ class _Block:
         fewer than `_MIN_ROWS_PER_ARRAY` for each array on average, no members are moved.
 
         Return three values: the number of moved members, the position in the block at which the
-        regular members end, and whether the next block may begin with more of them.
+        regular members end, and whether the next block may begin with further regular members.
         """
         count = (len(self.quotes) - 1) // 4
         member = _MEMBER.match(self.text)
@@ -256,7 +256,7 @@ class _Block:
 
 
 def _parse_digits(words: Words) -> tuple[Numbers, Numbers]:
-    """Return the number at the start of each eight-byte word, and its count of digits."""
+    """Return the number at the start of each eight-byte word, and how many digits it has."""
     # The upper half of a digit (0x30 to 0x39) is 3, even after adding 6. If adding 6 to a greater
     # byte produces a carry, the carry does not affect the bytes before it.
     non_digits = ((words ^ _ZEROS) | ((words + _SIXES) ^ _ZEROS)) & _UPPER

@@ -195,10 +195,12 @@ def expand(
 def _load(
     document: ReferenceInput, limits: Limits
 ) -> tuple[dict[str, Any], dict[str, Any], TableBuilder]:
-    """Return the members of a document, its references, and a builder with references to chunks.
+    """Parse a document, and return the tuple ``(members, references, builder)``.
 
-    The first two values do not include the references that are in the builder. In a document of
-    version 0, all members are references, so these two values are the same object.
+    `members` contains the top-level members of the document, and `references` its references.
+    References to chunks may be in `builder` instead, which contains no other references. In a
+    document of version 0, all members are references, so `members` and `references` are the same
+    dictionary.
     """
     if isinstance(document, Mapping):
         # Scan the document as text, which is several times as fast as iterating over a million

@@ -44,10 +44,10 @@ If a set is larger, it is not pickled, and the receiving process reads the docum
 
 
 class _TargetRange(NamedTuple):
-    """The location of the bytes requested from the object at `key`: a byte range of a target.
+    """The byte range of a target that contains the bytes requested from the object at `key`.
 
-    A negative `start` counts from the end of the target. If `length` is None, the range is the
-    whole target.
+    The target is the file or remote object to which the reference for `key` points. A negative
+    `start` counts from the end of the target. If `length` is None, the range is the whole target.
     """
 
     key: str

@@ -143,7 +143,7 @@ def _encoded_fill(attributes: str) -> str | None:
 def _with_changes(
     entries: Mapping[str, Any], changes: Mapping[str, Mapping[str, Json]], limits: Limits
 ) -> dict[str, Any]:
-    """Return `entries` with changed documents, which are also changed in consolidated metadata.
+    """Return `entries` after applying `changes` to documents and to their consolidated copies.
 
     `changes` maps the key of each document to the new values of its members.
     """

@@ -226,8 +226,8 @@ def _filesystems(fs: Any) -> tuple[dict[str, Any], str | None]:
             raise UnsupportedError(
                 f'the storage option "fs" has the unsupported type {type(value).__name__}',
                 remedy="Pass an fsspec filesystem, or a dict that maps each protocol to a "
-                "filesystem or to its options. A DirFileSystem is not supported: pass "
-                '"remote_protocol", or use full URLs in the set',
+                "filesystem or to its options. Instead of a DirFileSystem, pass the storage "
+                'option "remote_protocol", or use full URLs in the reference set',
             )
     default = by_protocol.pop(None, None)
     protocols = getattr(default, "protocol", ())

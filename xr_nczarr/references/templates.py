@@ -211,7 +211,7 @@ class Templates:
     def _template(
         self, name: str, scope: _Scope, arguments: dict[str, tuple[Any, _Scope]]
     ) -> Expression:
-        """Compile the template `name` for use in `scope`, with the arguments of its call."""
+        """Compile the template `name` for use in `scope`, with `arguments` as its parameters."""
         if name not in self._texts:
             raise ReferenceSetError(
                 f"a template uses {quote(name)}, which is neither a dimension nor a template"
