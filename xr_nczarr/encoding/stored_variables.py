@@ -62,8 +62,8 @@ _COMPATIBLE_KINDS = {
 def decode_stored(source: StoredGroup, dataset: Dataset) -> dict[str, Variable]:
     """Decode the variables of a stored group that `dataset` also contains.
 
-    Characters are joined into strings, unless the variable in `dataset` still has the dimension of
-    the characters.
+    Characters are joined into strings, unless the variable in `dataset` still has the dimension
+    along which they would be joined.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def encode_as_stored(
 def _encode_text_as_stored(
     new: Variable, stored: Variable, existing: NetcdfVariable, *, widening: bool
 ) -> Any:
-    """Encode values other than times and real numbers with the encoding of a stored variable."""
+    """Encode values for `encode_as_stored`, which itself encodes times and real numbers."""
     assert existing.node is not None
     name = existing.name
     # xarray does not join characters along a dimension that variables of other types use as well.

@@ -303,7 +303,7 @@ def _in_declared_type(block: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) 
     if not fits:
         raise ConflictError(
             f"dask block has dtype {block.dtype}, but the declared dtype {dtype} cannot represent "
-            "the values of the block",
+            "its values",
             remedy="Convert the array with astype, or correct the dtype passed to map_blocks",
         )
     return converted

@@ -227,9 +227,9 @@ def check_within_array(node: ArrayNode, region: Region) -> None:
 
 
 def check_beyond_end(existing: NetcdfVariable, store: Store) -> None:
-    """Raise ConflictError if chunks contain values beyond the end of an array.
+    """Raise ConflictError if chunks contain data beyond the end of an array.
 
-    Fill values are accepted. An append would make all other values part of the array.
+    Here, data means values other than the fill value. An append would make them part of the array.
     """
     assert existing.node is not None
     # An array can be shorter than its unlimited dimension. The missing elements are read as fill

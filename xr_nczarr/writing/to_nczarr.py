@@ -138,12 +138,12 @@ def to_nczarr(
         ``"a-"``.
     region
         Mapping from dimensions to the slices of existing variables to overwrite. If a slice or the
-        whole mapping is ``"auto"``, slices are determined by comparing coordinates. Along a
-        dimension without coordinate, the dataset must then have the stored size. A region cannot be
-        combined with `append_dim`.
+        whole mapping is ``"auto"``, slices are determined by comparing coordinates. With
+        ``"auto"``, a dimension without a coordinate must have the same size in the dataset as in
+        the store. A region cannot be combined with `append_dim`.
     safe_chunks
-        Whether to merge dask blocks that share a stored chunk. In remote stores, where chunks
-        cannot be locked, True also rejects regions that partially cover stored chunks.
+        Whether to merge dask blocks that share a stored chunk, and to reject regions that partially
+        cover stored chunks of a remote store. In remote stores, chunks cannot be locked.
     zarr_format
         ``1`` (for a single array), ``2``, ``3`` or ``"3-draft"``. An existing store keeps its
         version.
@@ -165,8 +165,8 @@ def to_nczarr(
         Whether the new coordinate values along `append_dim` may repeat, overlap or precede the
         stored ones.
     overwrite
-        Whether ``mode="w"`` may replace a target that is not a store. True also makes any write
-        ignore the lock that a killed writer left behind in an object store. A write that replaces
+        Whether ``mode="w"`` may replace a target that is not a store. If True, any write also
+        ignores the lock that a killed writer left behind in an object store. A write that replaces
         the whole store always ignores such a lock.
 
     Returns

@@ -58,8 +58,8 @@ class WriteTarget:
         return self.names is not None and not _contents(self.names)
 
     @property
-    def shows_store(self) -> bool:
-        """Whether the names at the root are enough to recognize a complete store.
+    def listing_shows_store(self) -> bool:
+        """Whether the listing of the root is enough to recognize a complete store.
 
         If not, `open` may still recognize one, such as a store in the format of the Zarr v3 draft.
         """
@@ -96,7 +96,7 @@ class WriteTarget:
         options, store = request.options, self.store
         if request.replaces_store:
             return None
-        if options.mode == "w-" and request.path == "/" and self.shows_store:
+        if options.mode == "w-" and request.path == "/" and self.listing_shows_store:
             raise exists_error(store, request.path)
         opened = self.open(options.mode)
         if opened is None:
