@@ -38,7 +38,7 @@ _MAX_NAMED = 5
 
 @dataclass(slots=True, kw_only=True)
 class CopiedTree(Tree):
-    """The netCDF tree of a copy.
+    """The netCDF tree that a copy writes.
 
     Attributes
     ----------

@@ -114,7 +114,8 @@ class Source:
         NotFoundError
             If a group, variable or dimension is unknown.
         ConflictError
-            If a label would also select from another dimension of the same name.
+            If the labels of a dimension would also apply to a dimension of the same name in another
+            group.
         """
         groups = {group.path: group for group in self.root.walk()}
         if self.group not in groups:
@@ -142,7 +143,10 @@ class Source:
         return groups, dimensions | used, variables
 
     def _check_labels(self, defined: Collection[str], copied: Mapping[str, Dimension]) -> None:
-        """Raise ConflictError if a label would also select from another dimension of its name."""
+        """Raise ConflictError if a label would also apply to a dimension of another group.
+
+        Such a dimension has the same name as the dimension to which the label belongs.
+        """
         for name in self.labeled:
             visible = [child_path(group, name) for group in paths_above(self.group)]
             own = next((path for path in visible if path in defined), None)

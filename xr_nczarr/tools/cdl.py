@@ -284,7 +284,7 @@ class Cdl:
             numbers, comment = np.atleast_1d(value), ""
             # Attributes with the dtype of a time variable, such as valid_min, are times.
             if units is not None and numbers.dtype == dtype:
-                comment = f" // {', '.join(units.texts(numbers, list(map(str, numbers))))}"
+                comment = f" // {', '.join(units.format_dates(numbers, list(map(str, numbers))))}"
             yield f"{indent}\t\t{prefix}{owner}:{name_text(name)} = {text} ;{comment}\n"
 
     def _data(self, variable: Variable, indent: str, units: TimeUnits | None) -> Iterator[str]:
@@ -312,7 +312,7 @@ class Cdl:
                 texts = [""]
             else:
                 texts = value_texts(row, variable.kind, fill_value, self.digits)
-                texts = texts if units is None else units.texts(row, texts)
+                texts = texts if units is None else units.format_dates(row, texts)
             is_end = columns.stop == length
             ending = texts.pop() if is_end else ""
             yield "".join([line.fit(f"{text}, ") for text in texts])

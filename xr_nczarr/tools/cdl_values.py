@@ -210,12 +210,12 @@ class TimeUnits(NamedTuple):
     units: str
     calendar: str | None
 
-    def texts(self, values: Array, numbers: Sequence[str]) -> list[str]:
+    def format_dates(self, values: Array, numbers: Sequence[str]) -> list[str]:
         """Format times as dates in quotation marks.
 
         `numbers` contains each value formatted as a plain number, or ``_`` for a missing value.
-        These texts are returned for values that are missing or not finite. If xarray cannot decode
-        the values, the texts are returned for all values.
+        A value that is missing or not finite remains as it is in `numbers`. If xarray cannot decode
+        the values, the result is equal to `numbers`.
         """
         from xarray import SerializationWarning
         from xarray.coding.times import decode_cf_datetime

@@ -96,7 +96,7 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
             remedy=f"Pass positions instead, such as {quote(name)}=0:10",
         )
     index = dataset[name].to_index()
-    convert: Callable[[Any], Any] = _number if index.dtype.kind in "iuf" else _day
+    convert: Callable[[Any], Any] = _number if index.dtype.kind in "iuf" else _date_to_text
     try:
         if isinstance(label, slice):
             ends = [label.start, label.stop]
@@ -121,8 +121,8 @@ def _position(dataset: Any, name: str, label: Any) -> int | slice:
     return position if isinstance(position, slice) else int(position)
 
 
-def _day(label: Any) -> Any:
-    """Convert a date without a time to text. Return any other label unchanged."""
+def _date_to_text(label: Any) -> Any:
+    """Format a date that has no time of day as text. Return any other label unchanged."""
     # Given a date as text, pandas selects all times of that day.
     return str(label) if type(label) is date else label
 

@@ -101,9 +101,10 @@ class ObjectSizes:
         Parameters
         ----------
         one_by_one
-            Whether objects may be looked up one by one. If True, the store is listed only if it
-            does not know the sizes without a request. If the store cannot be listed, the size of
-            each object is requested.
+            Whether the sizes may be requested one by one. If True, the first available source is
+            used: sizes that the store knows without a request, a listing of the store, or a request
+            for each object. If False, the sources are a listing of the store, or the sizes that the
+            store knows.
         """
         if one_by_one or self._listed is None:
             sizes = self.store.known_sizes(keys)
@@ -220,7 +221,10 @@ class _RecordingStore(Store):
         return self.fetch_ranges([ByteRange(key) for key in keys])
 
     def fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
-        """Yield zeros for each range, or None if its object is missing or appears to be missing."""
+        """Yield zeros in place of the bytes of each range, or None if the object is missing.
+
+        If `holds_objects` is False, every object counts as missing.
+        """
         self.requests += self._count_requests(ranges)
         before = None
         for item, size in zip(ranges, self._sizes_of([item.key for item in ranges]), strict=True):

@@ -216,9 +216,10 @@ def _normalized_codec(spec: CodecSpec) -> CodecSpec:
 
 
 def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, Node]:
-    """Return the nodes of `hierarchy` after restoring some metadata of `source`.
+    """Return the nodes of `hierarchy` with metadata from `source` that `annotate` does not keep.
 
-    An upgrade preserves this metadata, although `annotate` does not.
+    This metadata consists of null fill values, and of reserved attributes that the new layout does
+    not write itself.
     """
     nodes = dict(hierarchy.nodes)
     for path, node in source.nodes.items():
@@ -227,7 +228,7 @@ def _with_source_metadata(hierarchy: Hierarchy, source: Hierarchy) -> dict[str, 
             # For example, nccopy 4.9.0 writes no Zarr fill value for a variable with a
             # `_FillValue`.
             nodes[path] = replace(new, fill_value=None)
-        kept = {  # reserved attributes that the new layout does not write itself
+        kept = {
             name: value
             for name, value in node.attributes.items()
             if is_bookkeeping(name) and name not in _ANNOTATIONS

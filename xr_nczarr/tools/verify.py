@@ -57,13 +57,13 @@ def verify(
     """Check the integrity of a store by decoding all chunks and validating all metadata.
 
     Chunks are fetched and decoded as in a normal read, which checks sizes and checksums. `verify`
-    does not check whether xarray can decode the values, for example whether ``units`` are valid. A
-    missing chunk is an error in a coordinate variable, and a warning in any other variable.
+    does not check whether xarray can decode the values, for example whether ``units`` are valid.
 
-    There is one exception. If the missing chunks of a coordinate cover only a single element, they
-    cause only a warning, because the value of that element could be the fill value. Writers omit
-    chunks that contain only the fill value. The exception does not apply if the fill value marks
-    missing data, because coordinates must not contain missing data.
+    Missing chunks of a coordinate variable are an error if they cover more than one element. They
+    are also an error if the fill value marks missing data, because coordinates must not contain
+    missing data. In all other cases, missing chunks are only a warning. For example, a single
+    missing element of a coordinate may be equal to the fill value, because writers omit chunks that
+    contain only the fill value.
 
     Parameters
     ----------
