@@ -431,8 +431,10 @@ def unpacked_fill(node: ArrayNode, fill_value: Any) -> Any:
 
     VirtualiZarr before 2.0 converted the CF packing attributes to a ``fixedscaleoffset`` filter,
     but left ``_FillValue`` packed (VirtualiZarr issue 670). In an array with this filter, a fill
-    value that fits the packed dtype may or may not be packed. If no packed value decodes to it, it
-    must still be packed, so it is unpacked. In all other cases, it is returned unchanged.
+    value that fits the packed dtype may or may not be packed. If decoding can produce the fill
+    value, it is assumed to be unpacked, and returned unchanged. Otherwise it must be packed, so it
+    is unpacked. Fill values that do not fit the packed dtype, and the fill values of other arrays,
+    are returned unchanged.
 
     A warning is issued if the fill value fits the packed dtype, and unpacking would change it.
     """

@@ -156,7 +156,7 @@ class SelectedArray(_Selectable):
 class CodedArray(_Selectable):
     """Values that xarray's coders decode on access.
 
-    Errors of the coders, for example for a date that is out of range, are re-raised as
+    If a coder raises an error, for example because a date is out of range, it is re-raised as a
     MetadataError.
 
     Attributes

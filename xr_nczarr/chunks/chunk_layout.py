@@ -250,10 +250,11 @@ class Shards:
         shard_ranges: Sequence[ByteRange | None],
         source: _ShardReader,
     ) -> list[ByteRange | None]:
-        """Return the byte range of each chunk, or of the nested shard that contains the chunk.
+        """Return the byte range of each chunk, or of its nested shard at the next nesting level.
 
-        `shard_ranges` contains the range of each chunk's shard at nesting level `depth`. Missing
-        shards and chunks have the range None.
+        Only the shards at the innermost nesting level contain chunks. All others contain nested
+        shards. `shard_ranges` contains the range of each chunk's shard at nesting level `depth`.
+        For a missing shard or chunk, the range is None.
         """
         level = self.levels[depth]
         holders = list(dict.fromkeys(span for span in shard_ranges if span is not None))
@@ -362,9 +363,10 @@ class _ShardReader:
                 yield memoryview(data)[start : start + span.length]
 
     def check_missing(self, key: str) -> None:
-        """Raise _ReplacedError if the index of a shard may be outdated.
+        """Raise _ReplacedError if a chunk is missing according to an index that may be outdated.
 
-        An index that is not from a cache is never outdated.
+        `key` is the key of the shard that has this index. An index that is not from a cache is
+        never outdated.
         """
 
     def _fetch_ranges(self, ranges: Sequence[ByteRange]) -> Iterator[Bytes | None]:
@@ -407,7 +409,10 @@ class _VersionedReader(_ShardReader):
             raise
 
     def check_missing(self, key: str) -> None:
-        """Raise _ReplacedError if the shard's index is from the cache, and so may be outdated."""
+        """Raise _ReplacedError if a chunk is missing according to a shard index from the cache.
+
+        `key` is the key of the shard. A newer version of the shard may contain the chunk.
+        """
         if key in self._kept:
             raise self._replaced(key)
 

@@ -142,12 +142,12 @@ class V3Draft(Format):
     def resolved(
         self, documents: Mapping[str, Document], *, data_type_fallback: bool = False
     ) -> V3Draft:
-        """Return the variant that a store uses, given its entry point and other root documents.
+        """Return the variant of the draft that a store uses, based on its root documents.
 
         Raises
         ------
         MetadataError
-            If the entry point violates the draft.
+            If the entry point ``zarr.json`` violates the draft.
         UnsupportedError
             If the entry point declares an unknown version, encoding or extension.
         """

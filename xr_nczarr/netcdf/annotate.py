@@ -334,8 +334,9 @@ def _members(
 ) -> Iterator[tuple[Holder, str, str, Json, Vintage]]:
     """Yield each occurrence of a member in the annotations of a node.
 
-    `member` is the name of a `Vintage` field, such as ``"arrays"``. For each occurrence, yield the
-    holder and the name of the annotation, the name and the value of the member, and the layout.
+    `member` is the name of a `Vintage` field, such as ``"arrays"``. Each occurrence is a tuple: the
+    holder of the annotation (see `stored_annotations`), the name of the annotation, the name of the
+    member, the value of the member, and the layout of the annotation.
     """
     for holder, annotation, vintage, value in stored_annotations(node, places):
         name = member_name(value, member) if isinstance(value, dict) else None

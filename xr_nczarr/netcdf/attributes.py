@@ -266,8 +266,8 @@ def encode_fill_value(
     """Convert a ``_FillValue`` to JSON, and return the JSON and the name of the netCDF type.
 
     This is the inverse of `decode_fill_value`. A value that does not fit the dtype is encoded like
-    any other attribute, so that copies keep it. Return None if no attribute can represent fill
-    values of the dtype.
+    any other attribute, so that copying a store preserves it. Return None if no attribute can
+    represent fill values of the dtype.
 
     Parameters
     ----------
