@@ -293,14 +293,14 @@ def test_error_for_missing_group_lists_existing_groups(groups, tmp_path):
         read(tmp_path / "flat", group="d")
 
 
-def test_writing_references_from_url_with_group_is_rejected(groups, tmp_path):
+def test_writing_references_rejects_source_url_that_names_group(groups, tmp_path):
     options = {"storage_options": {"fo": groups}}
     with pytest.raises(UnsupportedError, match="the source must be a store, not the group 'sub'"):
         xr_nczarr.references.write("reference://sub", tmp_path / "out", **options)
     assert not os.listdir(tmp_path)
 
 
-def test_copying_url_with_group_copies_only_that_group(groups, tmp_path):
+def test_copying_url_that_names_group_copies_only_that_group(groups, tmp_path):
     xr_nczarr.copy("reference://sub", tmp_path / "out", storage_options={"fo": groups})
     assert read(tmp_path / "out") == [4, 5]
 

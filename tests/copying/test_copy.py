@@ -240,7 +240,7 @@ def test_xarray_engines_copy_same_arrays_as_netcdf_c(tmp_path: Path, engine: str
 
 
 @pytest.mark.parametrize("engine", ["netcdf4", "h5netcdf"])
-def test_coordinate_without_values_is_copied_with_xarray_engine(
+def test_empty_coordinate_variable_is_copied_with_xarray_engine(
     tmp_path: Path, engine: str
 ) -> None:
     with netCDF4.Dataset(tmp_path / "a.nc", "w") as file:

@@ -194,7 +194,7 @@ def test_unknown_variable_name_is_rejected_before_writing(
     ids=["group", "variable", "dimension", "position"],
 )
 @pytest.mark.parametrize("target", ["two.nczarr", "two.nc", "source"])
-def test_unknown_selection_is_reported_before_existing_target(
+def test_error_for_unknown_selection_takes_precedence_over_error_for_existing_target(
     source: tuple[Path, dict[str, Any]], tmp_path: Path, arguments: dict[str, Any], target: str
 ) -> None:
     path, options = source

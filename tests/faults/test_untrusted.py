@@ -371,7 +371,9 @@ LARGEST = {
 
 
 @pytest.mark.parametrize("name", LARGEST)
-def test_opening_largest_accepted_store_stays_within_budget(name, tmp_path, monkeypatch):
+def test_opening_largest_accepted_store_stays_within_memory_and_time_budget(
+    name, tmp_path, monkeypatch
+):
     """The budget is 64 MiB and 5 s. `judge` also requires that every error has a location."""
     monkeypatch.setattr(oracle, "MAX_GROWTH", 64 * MIB)
     documents = LARGEST[name]()

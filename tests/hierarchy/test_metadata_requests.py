@@ -140,14 +140,14 @@ def similar(s3_server: S3Server, trees: dict[str, bytes]) -> S3Server:
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
-def test_third_consolidated_store_in_folder_needs_few_requests(similar, version):
+def test_opening_another_consolidated_store_in_folder_needs_few_requests(similar, version):
     with at_most(similar, 5, 2):
         dataset = opened(similar, f"f/{version}-consolidated", group="g1")
     assert dataset.identical(tree()["g1"].to_dataset())
 
 
 @pytest.mark.parametrize("forbidden", [False, True], ids=["absent", "forbidden"])
-def test_third_store_in_folder_needs_few_requests_if_missing_objects_return_403_or_404(
+def test_opening_another_store_in_folder_needs_few_requests_if_missing_objects_return_403_or_404(
     similar, forbidden
 ):
     if forbidden:

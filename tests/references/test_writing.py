@@ -181,7 +181,7 @@ def test_nested_chunk_keys_can_be_written_to_parquet(tmp_path, consolidated):
         assert opened.t.values.ravel().tolist() == list(range(24))
 
 
-def test_empty_ranges_do_not_become_whole_objects_in_parquet_files(tmp_path):
+def test_references_to_zero_bytes_remain_empty_in_parquet_sets(tmp_path):
     zarray = array_document([2], "|u1", chunks=[1])
     document = {".zgroup": {"zarr_format": 2}, "t/.zarray": zarray}
     document |= {"t/0": ["data.bin", 0, 0], "t/1": ["data.bin"]}

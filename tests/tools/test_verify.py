@@ -729,7 +729,7 @@ def test_verify_reports_dimension_names_with_slashes(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("program", ["zarr", "xarray", "netcdf"])
-def test_every_program_not_reported_as_incompatible_can_read_store(
+def test_every_program_can_read_store_without_reported_incompatibilities(
     tmp_path: Path, program: str
 ) -> None:
     store = put(tmp_path / "store", array(VALUES.tobytes()))

@@ -245,7 +245,9 @@ def test_append_with_region_is_rejected(path, region):
 
 
 @pytest.mark.parametrize("layout", [{}, {"zarr_format": 3}, {"dialect": "nczarr-4.8.1"}], ids=str)
-def test_append_to_folder_of_group_is_rejected_if_dimension_is_defined_outside(path, layout):
+def test_append_to_group_opened_as_store_is_rejected_if_parent_group_defines_dimension(
+    path, layout
+):
     tree = {
         "/": xr.Dataset(coords={"t": np.arange(3)}),
         "/g": xr.Dataset({"v": ("t", np.zeros(3)), "w": ("x", np.zeros(2))}),

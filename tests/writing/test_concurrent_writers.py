@@ -226,7 +226,7 @@ def test_region_write_during_replacement_of_directory_loses_no_values(tmp_path, 
 
 @pytest.mark.parametrize("kind", ["append", "region"])
 @pytest.mark.parametrize("options", [{}, {"compute": False}], ids=["region", "delayed region"])
-def test_block_of_replacing_write_cannot_write_to_same_store(tmp_path, kind, options):
+def test_dask_block_cannot_write_to_store_that_is_being_replaced(tmp_path, kind, options):
     path = tmp_path / "store"
     to_nczarr(xr.concat([steps(0), steps(2)], "t"), path, encoding={"v": {"chunks": (2,)}})
     values = da.from_array(np.full(2, 7.0), chunks=2)

@@ -199,7 +199,7 @@ def test_appended_dataset_must_contain_append_dimension(path):
     assert_rejected(path, problem, xr.Dataset({"k": 1}), append_dim="t")
 
 
-def test_empty_selection_can_be_written_with_region_auto(path):
+def test_empty_selection_can_be_written_with_auto_region(path):
     to_nczarr(example(), path)
     to_nczarr(example().isel(t=[]), path, region="auto")
     xr.testing.assert_identical(read(path), example())
@@ -219,7 +219,7 @@ def _days(start, stop, value):
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("region", ["auto", {"time": "auto"}], ids=str)
-def test_region_auto_uses_coordinates_inherited_in_tree(path, region, zarr_format):
+def test_auto_region_uses_coordinates_inherited_in_tree(path, region, zarr_format):
     to_nczarr(_days(0, 6, 0.0), path, zarr_format=zarr_format)
     to_nczarr(_days(2, 4, 1.0), path, region=region)
     tree = xr.open_datatree(path, engine="nczarr")
@@ -228,14 +228,14 @@ def test_region_auto_uses_coordinates_inherited_in_tree(path, region, zarr_forma
 
 
 @pytest.mark.parametrize("as_written", [lambda node: node, lambda node: node.to_dataset()])
-def test_region_auto_of_group_uses_coordinates_stored_in_parent_group(path, as_written):
+def test_auto_region_in_group_uses_coordinates_stored_in_parent_group(path, as_written):
     to_nczarr(_days(0, 6, 0.0), path)
     to_nczarr(as_written(_days(3, 5, 1.0)["/a"]), path, group="/a", region="auto")
     stored = xr.open_datatree(path, engine="nczarr")["/a/t"]
     assert stored.values.tolist() == [0, 0, 0, 1, 1, 0]
 
 
-def test_region_auto_is_rejected_for_part_of_dimension_without_coordinate(path):
+def test_auto_region_is_rejected_for_part_of_dimension_without_coordinate(path):
     bare, dated = example().drop_vars("t"), example()
     to_nczarr(bare, path)
     assert_rejected(path, "because the store has no coordinate t", dated[{"t": [3]}], region="auto")
@@ -245,7 +245,7 @@ def test_region_auto_is_rejected_for_part_of_dimension_without_coordinate(path):
     xr.testing.assert_identical(read(path), dated + 1)
 
 
-def test_region_auto_ignores_coordinate_of_other_dimension_in_parent_group(path):
+def test_auto_region_ignores_coordinate_of_parent_dimension_with_same_name(path):
     to_nczarr(xr.Dataset(coords={"t": [3, 4]}), path)
     to_nczarr(example().drop_vars("t"), path, group="g", mode="a")
     part = example()[{"t": [3]}]

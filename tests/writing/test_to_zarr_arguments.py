@@ -441,7 +441,7 @@ def test_error_for_repeated_coordinate_in_append_includes_store_name(tmp_path):
         to_nczarr(days, tmp_path / "s", append_dim="time")
 
 
-def test_region_auto_is_rejected_if_stored_coordinate_has_duplicates(tmp_path):
+def test_auto_region_is_rejected_if_stored_coordinate_has_duplicates(tmp_path):
     days = xr.Dataset({"t": ("time", [1.0, 2.0])}, {"time": [10, 10]})
     to_nczarr(days, tmp_path / "s")
     with pytest.raises(ConflictError, match="contains the value 10 more than once") as error:

@@ -277,7 +277,7 @@ def test_directory_with_user_files_is_not_treated_as_empty(path):
     assert Path(path, "notes.txt").read_bytes() == b"mine"
 
 
-def test_folder_named_like_file_manager_file_is_not_ignored(path):
+def test_folder_named_ds_store_is_not_ignored(path):
     os.makedirs(f"{path}/.DS_Store")
     with pytest.raises(ExistsError, match="not belong to a Zarr store"):
         to_nczarr(example(), path)
