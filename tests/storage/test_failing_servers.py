@@ -572,7 +572,7 @@ def test_obstore_and_fsspec_raise_same_error_for_same_s3_response(
     store = connect(
         "s3://bucket/x",
         storage_options=s3_server.storage_options,
-        retry=Retry(attempts=2, timeout_seconds=0.2),
+        retry=Retry(attempts=2, timeout_seconds=0.2 if answer == "silence" else 20),
     )
     s3_server.fail = lambda _: answer
     for action in (
