@@ -33,10 +33,11 @@ Each value is the median of several rounds.
   slower.
 - *Baseline* is not a library. It does the same work, such as reading and decoding, with as little
   Python as possible. *Alone* marks a part of the work, such as the download. *Limit (…)* is an
-  upper bound on the time or size. It is exceeded if the ratio is below 1, which some goals allow.
+  upper bound on the time or size. It is exceeded if the ratio is below 1.
 - Most ratios have a goal. {missed} of the {aimed} goals are missed. The missed ratios are printed
   in **bold**, with their goals in the last column. For {unreachable} of them, the baseline misses
-  the goal as well. The better of the two ratios is then listed after *at best*.
+  the goal as well. The better of the ratios of xr_nczarr and of the baseline is then listed
+  after *at best*.
 
 In the names of the benchmarks, *raw* means uncompressed, *20 ms* is the latency of the server, and
 *not consolidated* means a store without consolidated metadata. The 265 MB are 64 time steps of 1024

@@ -184,7 +184,7 @@ def test_variables_that_netcdf_c_cannot_read_back_are_read(tmp_path: Path, way: 
 
 
 @needs_ncgen
-def test_nccopy_stores_without_fill_values_are_read(tmp_path: Path) -> None:
+def test_stores_that_nccopy_wrote_without_fill_values_are_read(tmp_path: Path) -> None:
     source, store = tmp_path / "source.nc", tmp_path / "store.file"
     values = np.arange(300, dtype="f4").reshape(3, 100) // 7
     with netCDF4.Dataset(source, "w") as dataset:

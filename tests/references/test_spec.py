@@ -278,7 +278,7 @@ def test_generator_dimensions_form_cartesian_product():
         "{{i}}/{{j}}/{{i}}",
     ],
 )
-def test_resolved_references_of_generator_equal_expanded_references(key):
+def test_resolving_and_expanding_generator_yield_same_references(key):
     document = version1(
         gen=[
             generator(

@@ -92,9 +92,9 @@ def requested_codecs(
     default. It is not added if ``shuffle`` is False. In a Zarr version that has no filters, it is
     added only if ``shuffle`` is True.
 
-    If `shuffles` is False, the shuffle filter is left out, unless a key of xarray's zarr engine
-    requests it. Pass False for strings and variable-length items. Other programs reject shuffled
-    chunks whose size is not a multiple of the element size.
+    Pass ``shuffles=False`` for strings and variable-length items, because other programs reject
+    shuffled chunks whose size is not a multiple of the element size. The shuffle filter is then
+    added only if a key of xarray's zarr engine requests it.
     """
     if any(key in encoding for key in ("compressor", "compressors", "filters")):
         listed = _configurations(encoding, "filters", "serializer", "compressors", "compressor")

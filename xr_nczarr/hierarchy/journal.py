@@ -74,12 +74,12 @@ class Journal:
         return [key for key, _, _ in self.documents]
 
     def contents_to_restore(self, stored: Iterable[_Data]) -> dict[str, bytes | None] | None:
-        """Return a dict mapping keys to previous content, or None if the write is complete.
+        """Return the previous content by key, or None if the interrupted write is complete.
 
         `stored` contains the current content of the objects in the order of `keys`. In the dict,
         None stands for an object that did not exist. The dict is empty if another program has
-        changed any of the objects since the interrupted write. Restoring the previous content
-        could overwrite that change.
+        changed any of the objects since the interrupted write, because restoring the previous
+        content could overwrite that change.
         """
         is_restorable = True
         is_complete = True

@@ -44,7 +44,7 @@ _RANGES = {
 
 
 def attributes_of(node: Node) -> dict[str, Any]:
-    """Return the user's attributes of a node.
+    """Return the attributes of a node that belong to the user.
 
     They have netCDF types if the node has NCZarr metadata, and are JSON values otherwise.
     Attributes that belong to the storage format are left out.

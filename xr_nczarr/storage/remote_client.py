@@ -71,7 +71,7 @@ DEFAULT_RULES = Rules()
 
 
 class Expected(NamedTuple):
-    """The properties that the reader expects of the requested objects.
+    """What the reader expects of the requested objects.
 
     Attributes
     ----------
