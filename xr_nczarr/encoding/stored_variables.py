@@ -33,6 +33,7 @@ from xr_nczarr.encoding.number_encoding import (
 from xr_nczarr.encoding.quantize import quantized_as_recorded
 from xr_nczarr.encoding.strings import (
     TEXT,
+    check_items,
     in_width,
     padded,
     typed_text,
@@ -41,7 +42,6 @@ from xr_nczarr.encoding.strings import (
 )
 from xr_nczarr.encoding.time_encoding import encode_times
 from xr_nczarr.encoding.time_units import in_time_dtype, is_time
-from xr_nczarr.encoding.variables import check_values
 from xr_nczarr.encoding.xarray_encoder import cf_encoded
 from xr_nczarr.errors import ConflictError
 from xr_nczarr.netcdf import Variable as NetcdfVariable
@@ -134,7 +134,7 @@ def encode_as_stored(
     """
     assert existing.node is not None
     name = existing.name
-    check_values(variable, name)
+    check_items(variable, name)
     _check_kind(variable, stored, name)
     dtype = existing.node.dtype
     # The data of an index variable cannot be replaced, so a base variable is needed. It is copied,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +29,7 @@ from xr_nczarr.encoding.quantize import QUANTIZING_KEYS, quantized
 from xr_nczarr.encoding.strings import check_items, encode_text, in_width, string_data, valid_text
 from xr_nczarr.encoding.time_encoding import with_checked_times
 from xr_nczarr.encoding.xarray_encoder import as_conflicts, encoded_alone, group_encoded
-from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, reason_of
+from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.netcdf.annotations import WIDTH
 from xr_nczarr.netcdf.data_model import Kind
@@ -123,45 +122,9 @@ def encode_alone(variable: Variable, name: str, layout: Layout, explicit: bool) 
     return _encode_variable(encoded, name, layout, explicit)
 
 
-def check_values(variable: Variable, name: str) -> None:
-    """Check that the values of a variable can be converted to NumPy arrays that Zarr can store.
-
-    Dask arrays are not checked.
-
-    Raises
-    ------
-    UnsupportedError
-        If the variable is virtual, its array type does not support the conversion, or its items are
-        arrays or lists.
-    """
-    data = variable._data
-    kind = f"{type(data).__module__}.{type(data).__qualname__}"
-    if kind.startswith("virtualizarr."):
-        raise UnsupportedError(
-            "the variable is virtual: it consists of references, not of values",
-            remedy="Write the references with ds.vz.to_kerchunk, and copy the reference set to a "
-            "store with xr_nczarr.copy",
-            variable=name,
-        )
-    is_loaded = isinstance(data, np.ndarray | np.generic)
-    if hasattr(data, "__array_function__") and not is_loaded and not hasattr(data, "chunks"):
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                np.asarray(data[(slice(0),) * variable.ndim])
-        except Exception as error:
-            raise UnsupportedError(
-                f"an array of type {kind} cannot be converted to a NumPy array "
-                f"({reason_of(error)})",
-                remedy="Convert the variable first, for example with .as_numpy() or, if the array "
-                "is sparse, with .copy(data=variable.data.todense())",
-                variable=name,
-            ) from error
-    check_items(variable, name)
-
-
 def _prepared(variable: Variable, name: str, explicit: bool) -> Variable:
     """Check the values of a variable, and return a variable that xarray can encode without loss."""
-    check_values(variable, name)
+    check_items(variable, name)
     variable = _typed_if_empty(variable.copy(deep=False))
     encoding = with_float_scale(variable.encoding)
     if (dtype := _text_dtype(encoding.get("dtype"))) is not None:

@@ -14,7 +14,7 @@ from xarray import CFTimeIndex, DataArray, Dataset, DataTree, Variable
 from xr_nczarr.codecs import crc32
 from xr_nczarr.encoding.blockwise import opened_lazily
 from xr_nczarr.encoding.encoding_keys import check_encoding
-from xr_nczarr.errors import ConflictError, UnsupportedError
+from xr_nczarr.errors import ConflictError, ErrorContext, UnsupportedError, reason_of
 from xr_nczarr.model import child_path, group_path, is_within
 from xr_nczarr.netcdf import Layout
 from xr_nczarr.writing.source_blocks import in_blocks
@@ -217,14 +217,10 @@ def _names(dimensions: Iterable[str] | str | None) -> set[str]:
 
 
 def _check_variables(path: str, dataset: Dataset) -> None:
-    """Raise an error for pandas dtypes and for ``coordinates`` attributes that are not text."""
+    """Raise an error for unsupported arrays, and ``coordinates`` attributes that are not text."""
     for name, variable in dataset.variables.items():
-        if not isinstance(variable.dtype, np.dtype):
-            raise UnsupportedError(
-                f"the variable must have a NumPy dtype, not the pandas dtype {variable.dtype}",
-                remedy="Convert the values, for example with .astype(str) or .astype(float)",
-                variable=child_path(path, str(name)),
-            )
+        with ErrorContext(variable=child_path(path, str(name))):
+            _check_array(variable)
         text = {**variable.attrs, **variable.encoding}.get("coordinates")
         if not isinstance(text, str | None):
             raise ConflictError(
@@ -233,6 +229,37 @@ def _check_variables(path: str, dataset: Dataset) -> None:
                 remedy="Rename or remove the attribute",
                 variable=child_path(path, str(name)),
             )
+
+
+def _check_array(variable: Variable) -> None:
+    """Raise UnsupportedError if the values cannot be converted to a NumPy array.
+
+    Arrays with chunks, such as dask arrays, are not converted.
+    """
+    data = variable._data
+    kind = f"{type(data).__module__}.{type(data).__qualname__}"
+    if not isinstance(variable.dtype, np.dtype):
+        raise UnsupportedError(
+            f"the variable must have a NumPy dtype, not the pandas dtype {variable.dtype}",
+            remedy="Convert the values, for example with .astype(str) or .astype(float)",
+        )
+    if kind.startswith("virtualizarr."):
+        raise UnsupportedError(
+            "the variable is virtual: it consists of references, not of values",
+            remedy="Write the references with ds.vz.to_kerchunk, and copy the reference set to a "
+            "store with xr_nczarr.copy",
+        )
+    if hasattr(data, "__array_function__") and not hasattr(data, "chunks"):
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                np.asarray(data[(slice(0),) * variable.ndim])  # an empty selection
+        except Exception as error:
+            raise UnsupportedError(
+                f"an array of type {kind} cannot be converted to a NumPy array "
+                f"({reason_of(error)})",
+                remedy="Convert the variable first, for example with .as_numpy() or, if the array "
+                "is sparse, with .copy(data=variable.data.todense())",
+            ) from error
 
 
 def _as_dataset(obj: Any) -> Dataset:
