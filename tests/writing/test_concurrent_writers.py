@@ -15,6 +15,7 @@ from tests.reading import read
 from tests.writes import RemoteMemoryStore, series
 from xr_nczarr import ConflictError, ExistsError, to_nczarr
 from xr_nczarr.dataset import resolve
+from xr_nczarr.storage.system import directory_lock
 
 
 def steps(start, values=None):
@@ -155,6 +156,29 @@ def test_concurrent_region_writes_to_zip_file_lose_no_values(tmp_path):
     to_nczarr(series(0, 12)[["n"]] * 0, path)
     run_in_processes(3, write_element, [(path, index) for index in range(12)])
     assert read(path).n.values.tolist() == list(range(12))
+
+
+def test_thread_cannot_wait_for_its_own_lock_of_directory_replaced_meanwhile(tmp_path):
+    path = tmp_path / "store"
+    path.mkdir()
+    errors = []
+
+    def nested():
+        with directory_lock(path, exclusive=True):
+            try:
+                with directory_lock(path, exclusive=False):
+                    pass
+            except ConflictError as error:
+                errors.append(error)
+
+    thread = Thread(target=nested, daemon=True)
+    with directory_lock(path, exclusive=True):
+        thread.start()
+        thread.join(0.5)
+        path.rename(tmp_path / "old")
+        path.mkdir()
+    thread.join(10)
+    assert len(errors) == 1
 
 
 def test_zip_file_and_symbolic_link_to_it_share_lock(tmp_path):

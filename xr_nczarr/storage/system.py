@@ -331,8 +331,8 @@ def directory_lock(path: str, *, exclusive: bool) -> Iterator[None]:
     ConflictError
         If this thread already holds the exclusive lock. It would wait for itself forever.
     """
-    holder = (threading.get_ident(), file_identity(path))
-    if holder in _replacing:
+    thread = threading.get_ident()
+    if (thread, file_identity(path)) in _replacing:
         raise ConflictError(
             "the values to write are computed by a function that itself writes to the same store, "
             "which is not possible while the store is being replaced",
@@ -354,6 +354,7 @@ def directory_lock(path: str, *, exclusive: bool) -> Iterator[None]:
                     break
                 held.close()
         if exclusive:
+            holder = (thread, file_identity(path))  # of the directory that is now locked
             _replacing.add(holder)
             held.callback(_replacing.discard, holder)
         yield
