@@ -47,10 +47,10 @@ class _Run(NamedTuple):
 
 
 _SelectorPart = tuple[dict[int, tuple[_Run, Positions]], Positions]
-"""The part of a selector that lies in one run of stored objects along each axis.
+"""A part of a selector: the positions that lie in the same run of stored objects along each axis.
 
-The first item maps each indexed axis to a run, and to positions relative to the start of this run.
-The second item contains the corresponding positions along the selector's axis of the result.
+The first item maps each indexed axis to the run and to the positions, counted from its start. The
+second item contains the corresponding positions along the selector's axis of the result.
 """
 
 

@@ -223,11 +223,7 @@ def _listed_types(recorded: dict[str, str], vintage: Vintage) -> Json:
 
 
 def _initial_fields(node: Node | None) -> dict[str, dict[str, Json]]:
-    """Return the fields of a node before its attributes and NCZarr metadata are added.
-
-    The members and sidecars are those of `node` that do not belong to NCZarr. The attributes are
-    empty.
-    """
+    """Return the members and sidecars of `node` that do not belong to NCZarr, and no attributes."""
     foreign = {
         name: without_annotations(getattr(node, name, {})) for name in ("members", "sidecars")
     }
